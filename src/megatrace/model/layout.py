@@ -1,0 +1,194 @@
+"""Which rank plays which part: the bijection between a global rank and its place on the parallel axes.
+
+Megatron-LM's order ``tp-cp-ep-dp-pp`` (leftmost fastest): rank = t + TP·(c + CP·(d + DP·s)). Expert parallelism does
+not add an axis to the attention layout (its generator has EP = 1 there): experts re-cut the ranks of one stage as
+(etp, ep, edp) with etp = TP, so an expert group strides over CP × DP.
+
+Does not guess anything: ``analysis.infer_layout`` makes one of these from what the calls show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+
+
+class Axis(Enum):
+    """A parallel axis, or a group made of several."""
+
+    TENSOR = "tp"
+    CONTEXT = "cp"
+    EXPERT = "ep"
+    DATA = "dp"
+    PIPELINE = "pp"
+    WORLD = "world"
+    EMBEDDING = "embedding"
+    MODEL = "model"
+    """tensor × pipeline: all ranks that hold one replica of the model (per CP index)."""
+    DATA_CONTEXT = "dp-cp"
+    """data × context: the ranks that reduce the same gradients."""
+    EXPERT_DATA = "edp"
+    """the ranks that hold the same experts."""
+
+
+_BASE = (Axis.TENSOR, Axis.CONTEXT, Axis.DATA, Axis.PIPELINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands: its index on every axis, all counted from 0."""
+
+    tp: int
+    cp: int
+    dp: int
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLayout:
+    """Sizes of the axes and their order. ``world_size`` = tp · cp · dp · pp; ``ep`` divides cp · dp."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    vpp: int = 1
+    order: str = DEFAULT_ORDER
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "cp", "ep", "vpp"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"layout: {name} must be at least 1, is {getattr(self, name)}")
+        if (self.dp * self.cp) % self.ep:
+            raise ValueError(f"layout: ep {self.ep} does not divide dp · cp = {self.dp * self.cp}")
+        if sorted(self.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
+            raise ValueError(f"layout: order {self.order!r} must name tp, cp, ep, dp and pp once each")
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.cp * self.dp * self.pp
+
+    def _strides(self) -> dict[Axis, int]:
+        strides: dict[Axis, int] = {}
+        step = 1
+        for name in self.order.split("-"):
+            axis = Axis(name)
+            if axis is Axis.EXPERT:
+                continue
+            strides[axis] = step
+            step *= self.size(axis)
+        return strides
+
+    def size(self, axis: Axis) -> int:
+        """Members of one group of the axis."""
+        sizes = {
+            Axis.TENSOR: self.tp,
+            Axis.CONTEXT: self.cp,
+            Axis.EXPERT: self.ep,
+            Axis.DATA: self.dp,
+            Axis.PIPELINE: self.pp,
+            Axis.WORLD: self.world_size,
+            Axis.EMBEDDING: min(self.pp, 2),
+            Axis.MODEL: self.tp * self.pp,
+            Axis.DATA_CONTEXT: self.dp * self.cp,
+            Axis.EXPERT_DATA: self.dp * self.cp // self.ep,
+        }
+        return sizes[axis]
+
+    def place(self, rank: int) -> Place:
+        """Indices of a rank. ``ValueError`` outside 0 ≤ rank < world_size."""
+        if not 0 <= rank < self.world_size:
+            raise ValueError(f"rank {rank} is outside a world of {self.world_size}")
+        strides = self._strides()
+        index = {axis: rank // strides[axis] % self.size(axis) for axis in _BASE}
+        return Place(index[Axis.TENSOR], index[Axis.CONTEXT], index[Axis.DATA], index[Axis.PIPELINE])
+
+    def rank(self, place: Place) -> int:
+        """The inverse of ``place``."""
+        strides = self._strides()
+        values = (place.tp, place.cp, place.dp, place.stage)
+        for axis, value in zip(_BASE, values, strict=True):
+            if not 0 <= value < self.size(axis):
+                raise ValueError(f"{axis.value} index {value} is outside 0..{self.size(axis) - 1}")
+        return sum(strides[axis] * value for axis, value in zip(_BASE, values, strict=True))
+
+    def grid(self) -> NDArray[np.int32]:
+        """int32 [pp, dp, cp, tp]: the rank at each place."""
+        strides = self._strides()
+        shape = (self.pp, self.dp, self.cp, self.tp)
+        index = np.indices(shape)
+        axes = (Axis.PIPELINE, Axis.DATA, Axis.CONTEXT, Axis.TENSOR)
+        total = sum(index[i] * strides[axis] for i, axis in enumerate(axes))
+        return np.asarray(total, dtype=np.int32)
+
+    def stages(self) -> NDArray[np.int32]:
+        """int32 [world_size]: the pipeline stage of each rank."""
+        ranks = np.arange(self.world_size)
+        return np.asarray(ranks // self._strides()[Axis.PIPELINE] % self.pp, dtype=np.int32)
+
+    def groups(self, axis: Axis) -> NDArray[np.int32]:
+        """int32 [number of groups, members]: every group of an axis, members ascending along the axis."""
+        grid = self.grid()
+        pp, dp, cp, tp = grid.shape
+        if axis is Axis.WORLD:
+            return np.sort(grid.reshape(1, -1), axis=1)
+        if axis is Axis.EMBEDDING:
+            ends = grid[[0, -1]] if pp > 1 else grid[:1]
+            return np.moveaxis(ends, 0, -1).reshape(-1, len(ends))
+        if axis in (Axis.EXPERT, Axis.EXPERT_DATA):
+            stage = grid.reshape(pp, dp * cp // self.ep, self.ep, tp)
+            moved = np.moveaxis(stage, 2 if axis is Axis.EXPERT else 1, -1)
+            return moved.reshape(-1, moved.shape[-1])
+        inner = {
+            Axis.TENSOR: (3,),
+            Axis.CONTEXT: (2,),
+            Axis.DATA: (1,),
+            Axis.PIPELINE: (0,),
+            Axis.MODEL: (0, 3),
+            Axis.DATA_CONTEXT: (1, 2),
+        }[axis]
+        outer = tuple(i for i in range(4) if i not in inner)
+        size = prod(grid.shape[i] for i in inner)
+        return np.transpose(grid, outer + inner).reshape(-1, size)
+
+    def group(self, axis: Axis, rank: int) -> tuple[int, ...]:
+        """The ranks that share the axis' group with a rank, itself included."""
+        groups = self.groups(axis)
+        rows = np.flatnonzero((groups == rank).any(axis=1))
+        if len(rows) == 0:
+            if 0 <= rank < self.world_size:
+                return (rank,)  # an inner stage belongs to no embedding group
+            raise ValueError(f"rank {rank} is outside a world of {self.world_size}")
+        return tuple(int(member) for member in groups[rows[0]])
+
+    def axis_of(self, ranks: tuple[int, ...]) -> Axis | None:
+        """The narrowest axis of which these ranks (two or more) are exactly one group, or None."""
+        wanted = sorted(ranks)
+        if len(wanted) < 2:
+            return None
+        for axis in Axis:
+            if self.size(axis) != len(wanted) or axis is Axis.WORLD:
+                continue
+            if sorted(self.group(axis, wanted[0])) == wanted:
+                return axis
+        return Axis.WORLD if wanted == list(range(self.world_size)) else None
+
+    def name(self, ranks: tuple[int, ...]) -> str:
+        """A group in the field's words: "TP group 188 of stage 2", or "ranks 0, 3" where it is no group."""
+        axis = self.axis_of(ranks)
+        if axis is None:
+            return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(rank) for rank in sorted(ranks))
+        if axis is Axis.WORLD:
+            return "the world group"
+        groups = np.sort(self.groups(axis), axis=1)
+        index = int(np.flatnonzero((groups == np.sort(np.asarray(ranks))).all(axis=1))[0])
+        label = f"{axis.value.upper()} group {index}"
+        stages = {self.place(rank).stage for rank in ranks}
+        return f"{label} of stage {stages.pop()}" if len(stages) == 1 and self.pp > 1 else label

@@ -1,0 +1,143 @@
+"""Everything that was observed of one job, and what was not.
+
+A reader makes one ``Trace`` per input; ``readers.open_trace`` joins them. Missing data is part of the value
+(``Coverage``), never an exception: in a hang what is missing *is* the evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from megatrace.model.events import Events
+from megatrace.model.job import JobConfig
+from megatrace.model.layout import Axis
+from megatrace.model.series import LogFact, Series, Spans
+
+
+class Observable(Enum):
+    """What a source can see. A rule of analysis declares what it needs and steps down where that is absent."""
+
+    ENQUEUE = "enqueue"
+    START = "start"
+    END = "end"
+    COUNT = "count"
+    BYTES = "bytes"
+    DTYPE = "dtype"
+    PEER = "peer"
+    STREAM = "stream"
+    SEQ = "seq"
+    GROUP = "group"
+    """which communicator a call belongs to"""
+    COMPLETION = "completion"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One communicator: ``members`` are global ranks ascending, None where not known; ``axis`` once inferred."""
+
+    id: int
+    members: tuple[int, ...] | None = None
+    hash: int | None = None
+    name: str | None = None
+    axis: Axis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch of one rank's calls that the recording lost (ring overwrite, rolled buffer). Times in ns."""
+
+    rank: int
+    start: int
+    end: int
+    records_lost: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the inputs could see and what they lack. ``notes`` are whole sentences for a person."""
+
+    observables: frozenset[Observable] = frozenset()
+    ranks_missing: tuple[int, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    lines: int = 0
+    bad_lines: int = 0
+    torn_tails: tuple[int, ...] = ()
+    """Ranks whose file ends in the middle of a record."""
+    spans_cut: int = 0
+    notes: tuple[str, ...] = ()
+
+    def has(self, *wanted: Observable) -> bool:
+        return all(item in self.observables for item in wanted)
+
+    def merged(self, other: Coverage) -> Coverage:
+        """Both together: an observable counts only where every input with calls has it."""
+        return Coverage(
+            observables=(self.observables & other.observables)
+            if self.observables and other.observables
+            else self.observables | other.observables,
+            ranks_missing=tuple(sorted({*self.ranks_missing, *other.ranks_missing})),
+            gaps=self.gaps + other.gaps,
+            lines=self.lines + other.lines,
+            bad_lines=self.bad_lines + other.bad_lines,
+            torn_tails=tuple(sorted({*self.torn_tails, *other.torn_tails})),
+            spans_cut=self.spans_cut + other.spans_cut,
+            notes=self.notes + other.notes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InputInfo:
+    """One input as it was read: path as given, reader's name, what it can observe, ranks seen in it."""
+
+    path: str
+    reader: str
+    observables: frozenset[Observable]
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Where a rank runs; None where not known."""
+
+    rank: int
+    node: str | None = None
+    local_rank: int | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """Everything observed of one job.
+
+    ``communicators[i].id == i``; ``Events.comm`` indexes it. ``snapshot_at`` is the time (ns) up to which the
+    recording is known to be complete (a ring read live, a dump's own time), None where only the last call tells.
+    """
+
+    events: Events
+    communicators: tuple[Communicator, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    inputs: tuple[InputInfo, ...] = ()
+    job: JobConfig = field(default_factory=JobConfig)
+    places: tuple[RankPlace, ...] = ()
+    spans: Spans | None = None
+    series: tuple[Series, ...] = ()
+    facts: tuple[LogFact, ...] = ()
+    snapshot_at: int | None = None
+
+    def with_job(self, job: JobConfig) -> Trace:
+        return replace(self, job=job)
+
+    def place_of(self, rank: int) -> RankPlace:
+        """Where a rank runs: as recorded, else from ranks_per_node and the host list, else unknown."""
+        for place in self.places:
+            if place.rank == rank:
+                return place
+        per_node = self.job.ranks_per_node
+        if per_node is None:
+            return RankPlace(rank)
+        index, local = divmod(rank, per_node.value)
+        hosts = self.job.hosts
+        node = hosts[index] if index < len(hosts) else f"node{index}"
+        return RankPlace(rank, node, local, f"gpu{local}")
