@@ -1,0 +1,35 @@
+"""`megatrace version`: what is installed, and whether the native part is there.
+
+The first thing to ask for in a report of a problem: a pure wheel gives the same verdicts, only slower, and cannot
+record. It loads the native part to find out; it starts nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import platform
+
+import numpy
+
+from megatrace import __version__
+from megatrace.commands import command
+
+
+@command(
+    "version",
+    summary="says what is installed, and whether the native part is",
+    examples=["megatrace version"],
+    order=90,
+)
+def version() -> None:
+    """Prints one line for each part."""
+    loaded, reason = False, "this installation has no megatrace.native"
+    if importlib.util.find_spec("megatrace.native") is not None:
+        loaded, reason = importlib.import_module("megatrace.native").status()
+    print(f"megatrace  {__version__}")
+    print(
+        f"python     {platform.python_version()} ({platform.machine()}, {platform.system()} {platform.release()})"
+    )
+    print(f"numpy      {numpy.__version__}")
+    print(f"native     {'loaded' if loaded else 'not loaded'}: {reason}")
