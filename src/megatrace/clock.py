@@ -1,8 +1,8 @@
 """Time as something that is handed over, so that what depends on it can be tested in no time.
 
-Functions that judge take `now` as a value; only shells (a command, a loop, an agent) hold a `Clock`. Wall time is
-for saying when, monotonic time for measuring how long: NTP may step the first, never the second. Nothing here aligns
-the clocks of several nodes; that is analysis.
+Functions that judge take `now` as a value; only shells (a command, a loop, an agent) hold a `Clock`. Wall
+time is for saying when, monotonic time for measuring how long: NTP may step the first, never the second.
+Nothing here aligns the clocks of several nodes; that is analysis.
 """
 
 from __future__ import annotations

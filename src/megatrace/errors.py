@@ -1,9 +1,9 @@
 """The errors that a user can meet, each one sentence: what, where, what was expected and found, what to do.
 
-One hierarchy, because `main()` is the only place that prints and exits: it needs an exit code and a sentence and
-nothing else. Code that has more to say (a key path, an offset, the names there are) passes it as arguments and reads
-it back as attributes; tests and the Bot never parse sentences. Missing data is not an error (that is `Coverage`), and
-a bug is not a `MegatraceError`: it keeps its traceback.
+One hierarchy, because `main()` is the only place that prints and exits: it needs an exit code and a sentence
+and nothing else. Code that has more to say (a key path, an offset, the names there are) passes it as
+arguments and reads it back as attributes; tests and the Bot never parse sentences. Missing data is not an
+error (that is `Coverage`), and a bug is not a `MegatraceError`: it keeps its traceback.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ EXIT_CODES: Mapping[int, str] = {
 def sentence(what: str, *, where: str = "", expected: str = "", found: str = "", do: str = "") -> str:
     """Joins the parts of an error in the order in which a reader needs them.
 
-    >>> sentence("not a call log", where="a.log line 3", expected="a comm call", found="'hello'", do="name a log file")
-    "a.log line 3: not a call log: expected a comm call, found 'hello'; name a log file"
+    >>> sentence("no call", where="a.log line 3", expected="a comm call", found="'hello'", do="name a log")
+    "a.log line 3: no call: expected a comm call, found 'hello'; name a log"
     """
     text = f"{where}: {what}" if where else what
     if expected and found:
@@ -78,7 +78,7 @@ class ConfigError(UsageError):
 
 
 class UnknownName(UsageError):
-    """No entry of that name. `known` lists the names there are; `close` the one that was probably meant, or ''."""
+    """No entry of that name. `known` are the names there are; `close` the one probably meant, or ''."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
@@ -118,7 +118,7 @@ class UnknownFormat(TraceError):
 
 
 class CorruptTrace(TraceError):
-    """Recognised input that breaks its own format at a place. `offset` is in bytes, `line` counts from 1, or None."""
+    """Recognised input that breaks its own format. `offset` in bytes, `line` counted from 1, or None."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class UnsupportedVersion(TraceError):
 
 
 class CollectError(MegatraceError):
-    """Recording could not start. Whoever catches it lets the job go on: the observer never harms the observed."""
+    """Recording could not start. Whoever catches it lets the job go on: it is only observed."""
 
 
 class NotifyFailed(MegatraceError):

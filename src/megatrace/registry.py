@@ -1,9 +1,10 @@
 """Catalogues of plug-ins: a folder of files, each of which registers itself by a decorator.
 
-A `Registry` stands in the `__init__` of such a folder. What a plug-in declares (name, summary, metadata) is read from
-its source text, without importing it: help, documentation and configuration keys of a hundred plug-ins then cost no
-import of numpy or of a third party, and a plug-in whose dependency is missing still has a name and a reason. This
-is why the arguments of the decorator must be literals. A module is imported when one of its entries is asked for.
+A `Registry` stands in the `__init__` of such a folder. What a plug-in declares (name, summary, metadata) is
+read from its source text, without importing it: help, documentation and configuration keys of a hundred
+plug-ins then cost no import of numpy or of a third party, and a plug-in whose dependency is missing still
+has a name and a reason. This is why the arguments of the decorator must be literals. A module is imported
+when one of its entries is asked for.
 
 It does not know what a plug-in does, reads no entry points of other distributions, and has no notion of time.
 """
@@ -44,9 +45,9 @@ class Unavailable:
 class Registry(Generic[T]):
     """The catalogue of one kind of plug-in, found in the modules of one package.
 
-    `kind` is the word for error messages ("reader"), `package` the dotted name of the folder, `decorator` the name
-    under which plug-in files write the registering decorator (`@registry.register(...)` or, with a wrapper of the
-    package's own, say `@command(...)`).
+    `kind` is the word for error messages ("reader"), `package` the dotted name of the folder, `decorator`
+    the name under which plug-in files write the registering decorator (`@registry.register(...)` or, with a
+    wrapper of the package's own, say `@command(...)`).
     """
 
     def __init__(self, kind: str, package: str, *, decorator: str = "register") -> None:
@@ -57,7 +58,7 @@ class Registry(Generic[T]):
         self._values: dict[str, T] = {}
 
     def register(self, name: str, *, summary: str, **metadata: object) -> Callable[[T], T]:
-        """A decorator that files its object under `name`. Raises ValueError if the name is taken by another module."""
+        """A decorator that files its object under `name`. Raises ValueError if the name is taken."""
 
         def file(value: T) -> T:
             module = str(getattr(value, "__module__", ""))
@@ -129,9 +130,8 @@ class Registry(Generic[T]):
             for found in self._read_package():
                 earlier = declared.setdefault(found.name, found)
                 if earlier is not found:
-                    raise ValueError(
-                        f"{self.kind} {found.name} is declared twice: in {earlier.module} and in {found.module}"
-                    )
+                    both = f"in {earlier.module} and in {found.module}"
+                    raise ValueError(f"{self.kind} {found.name} is declared twice: {both}")
             self._declared = declared
         return self._declared
 
@@ -155,9 +155,8 @@ def read_declarations(source: str, *, module: str, decorator: str) -> list[Decla
     for node in ast.parse(source).body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        for call in node.decorator_list:
-            if isinstance(call, ast.Call) and _called(call) == decorator:
-                found.append(_declaration(call, module))
+        calls = [call for call in node.decorator_list if isinstance(call, ast.Call)]
+        found.extend(_declaration(call, module) for call in calls if _called(call) == decorator)
     return found
 
 
@@ -174,8 +173,8 @@ def _declaration(call: ast.Call, module: str) -> Declaration:
         summary = metadata.pop("summary")
     except (ValueError, KeyError) as error:
         raise ValueError(
-            f"{module} line {call.lineno}: a registration is one literal name, summary= and literal metadata, "
-            f"because it is read without running the module ({error})"
+            f"{module} line {call.lineno}: a registration is one literal name, summary= and literal "
+            f"metadata, for it is read without running the module ({error})"
         ) from error
     return Declaration(str(name), str(summary), module, metadata)
 

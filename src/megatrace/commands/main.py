@@ -1,8 +1,8 @@
 """The entry point `megatrace`: finds the verb, runs it, and is the only place that prints errors and exits.
 
-The group below is lazy: a verb's module is imported when that verb is asked for, so that `megatrace version` on a
-training node does not pay for pyarrow. The help of the group is laid out here and not by typer, because it has to
-fit a screen of 80 × 24 with the examples first.
+The group below is lazy: a verb's module is imported when that verb is asked for, so that `megatrace version`
+on a training node does not pay for pyarrow. The help of the group is laid out here and not by typer, because
+it has to fit a screen of 80 × 24 with the examples first.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ HELP_WIDTH = 79
 HELP_EXAMPLES = 3
 """As many examples as leave room for the verbs on a screen of 24 lines."""
 
-# Typer exports neither click's base class of parse errors nor says where it lies (it moved from click into typer);
-# it does export BadParameter, whose ancestors are UsageError and that base class in every version.
+# Typer exports neither click's base class of parse errors nor says where it lies (it moved from click into
+# typer); it does export BadParameter, whose ancestors are UsageError and that base class in every version.
 PARSE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
 

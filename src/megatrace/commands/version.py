@@ -1,7 +1,7 @@
 """`megatrace version`: what is installed, and whether the native part is there.
 
-The first thing to ask for in a report of a problem: a pure wheel gives the same verdicts, only slower, and cannot
-record. It loads the native part to find out; it starts nothing.
+The first thing to ask for in a report of a problem: a pure wheel gives the same verdicts, only slower, and
+cannot record. It loads the native part to find out; it starts nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import platform
 
-import numpy
+import numpy as np
 
 from megatrace import __version__
 from megatrace.commands import command
@@ -28,8 +28,7 @@ def version() -> None:
     if importlib.util.find_spec("megatrace.native") is not None:
         loaded, reason = importlib.import_module("megatrace.native").status()
     print(f"megatrace  {__version__}")
-    print(
-        f"python     {platform.python_version()} ({platform.machine()}, {platform.system()} {platform.release()})"
-    )
-    print(f"numpy      {numpy.__version__}")
+    system = f"{platform.machine()}, {platform.system()} {platform.release()}"
+    print(f"python     {platform.python_version()} ({system})")
+    print(f"numpy      {np.__version__}")
     print(f"native     {'loaded' if loaded else 'not loaded'}: {reason}")
