@@ -61,8 +61,9 @@ def _parts(text: str, units: dict[str, int], what: str, example: str) -> Iterato
         match = _PART.match(text, position)
         if match is None or match[2] not in units:
             allowed = ", ".join(units)
-            raise ValueError(f"{text!r} is no {what}: expected numbers with units ({allowed}), as in
-            {example!r}")
+            raise ValueError(
+                f"{text!r} is no {what}: expected numbers with units ({allowed}), as {example!r}"
+            )
         yield Fraction(match[1]) * units[match[2]]
         position = match.end()
     if position == 0:
@@ -70,8 +71,8 @@ def _parts(text: str, units: dict[str, int], what: str, example: str) -> Iterato
 
 
 def parse_duration(text: str) -> int:
-    """Reads "250ms", "1.5 s", "7 m 12 s" or "2h30m" as ns, exactly; below one ns it rounds. Raises
-    ValueError.""" return round(sum(_parts(text, _TIME_UNITS, "duration", "1m30s")))
+    """Reads "250ms", "1.5 s", "7 m 12 s" or "2h30m" as ns, rounding below one ns. Raises ValueError."""
+    return round(sum(_parts(text, _TIME_UNITS, "duration", "1m30s")))
 
 
 def parse_size(text: str) -> int:
@@ -80,8 +81,8 @@ def parse_size(text: str) -> int:
 
 
 def format_number(value: float, digits: int = SIGNIFICANT_DIGITS) -> str:
-    """A number of so many significant digits, without an exponent and without trailing zeros: 1.61, 17.1,
-    1,612.""" if value == 0:
+    """So many significant digits, without an exponent and without trailing zeros: 1.61, 17.1, 1,612."""
+    if value == 0:
         return "0"
     decimals = digits - len(str(int(abs(value)))) if abs(value) >= 1 else digits + _leading_zeros(abs(value))
     text = f"{value:,.{max(decimals, 0)}f}"
