@@ -1,0 +1,40 @@
+"""Catalogue of reports: one file turns a `Diagnosis` into one kind of text.
+
+What belongs here: functions from a `Diagnosis` (and how wide, in which language, with how much detail) to a
+string. A report opens nothing, prints nothing and judges nothing: whoever wants another number in a report
+puts it into the `Diagnosis`. What does not belong here: writing files and exit codes (``commands``), finding
+faults (``analysis``).
+
+A report file registers one function; ``--format`` lists those with ``format=True``, ``--out DIR`` writes
+every report under its ``file`` name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from megatrace.model.finding import Diagnosis
+from megatrace.registry import Registry
+
+LANGUAGES = ("en", "zh")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """How a report should look.
+
+    ``width`` in terminal cells; ``generated_at`` ns since the epoch (None: not said in the report).
+    """
+
+    width: int = 100
+    colour: bool = False
+    verbose: bool = False
+    lang: str = "en"
+    generated_at: int | None = None
+
+
+Report: TypeAlias = Callable[[Diagnosis, ReportOptions], str]
+
+reports: Registry[Report] = Registry("report", __name__)

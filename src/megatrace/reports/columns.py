@@ -1,0 +1,92 @@
+"""Line breaking and columns for a terminal, where a Chinese character takes two cells.
+
+Own and small because the lines of a report have a hanging indent under their label and because nothing in them may
+be read as markup: input strings pass through as they are. Widths come from rich's tables of the Unicode standard.
+
+Does not colour: colour codes take no cells and would have to be known here; `terminal` adds them afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+_TOKEN = re.compile(r"\s+|[⺀-鿿　-〿＀-￯]|[^\s⺀-鿿　-〿＀-￯]+")
+"""A run of blanks, one wide character (lines may break before any of them), or a word."""
+
+_NEVER_FIRST = frozenset("，。；：！？、）】」』》％")
+"""Closing punctuation must not begin a line."""
+
+
+def cells(text: str) -> int:
+    """How many terminal cells a text takes."""
+    return cell_len(text)
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """A text filled with blanks to a width in cells; longer texts stay as they are."""
+    blanks = " " * max(width - cells(text), 0)
+    return blanks + text if right else text + blanks
+
+
+def clip(text: str, width: int) -> str:
+    """A text cut to a width in cells, with an ellipsis where it was cut."""
+    if cells(text) <= width:
+        return text
+    return set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most `width` cells; words longer than a line are cut. At least one line, which may be empty."""
+    width = max(width, 2)
+    lines: list[str] = []
+    line = ""
+    for token in _pieces(text, width):
+        glued = token in _NEVER_FIRST
+        if not line.strip() and token.isspace():
+            continue
+        if cells(line) + cells(token) <= width or (glued and line):
+            line += token
+            continue
+        lines.append(line.rstrip())
+        line = "" if token.isspace() else token
+    if line.strip() or not lines:
+        lines.append(line.rstrip())
+    return lines
+
+
+def _pieces(text: str, width: int) -> Iterator[str]:
+    for token in _TOKEN.findall(text):
+        while cells(token) > width:
+            head = _head(token, width)
+            yield head
+            token = token[len(head) :]
+        yield token
+
+
+def _head(token: str, width: int) -> str:
+    """The longest beginning that fits, at least one character."""
+    taken = 0
+    for index, char in enumerate(token):
+        taken += cells(char)
+        if taken > width:
+            return token[: max(index, 1)]
+    return token
+
+
+def hang(first: str, rest: str, text: str, width: int) -> list[str]:
+    """A text wrapped after a prefix; further lines begin with `rest` (as wide as `first`)."""
+    lines = wrap(text, width - cells(first))
+    return [(first if index == 0 else rest) + line for index, line in enumerate(lines)]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table with right-aligned columns, two blanks apart; the last column is aligned left."""
+    widths = [max(cells(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    last = len(head) - 1
+    return [
+        "  ".join(pad(cell, widths[i], right=i < last) for i, cell in enumerate(row)).rstrip()
+        for row in (head, *rows)
+    ]
