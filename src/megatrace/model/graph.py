@@ -59,6 +59,7 @@ class Solution:
     makespan          [()] or [B]: end of the iteration
     replica_makespan  [(B,) replicas]: when a replica's last task ends, before the sync
     depth             tasks on the longest chain of the topology
+    duration, delay   what was solved: the durations as given, the transfer into each task (a broadcast view)
     """
 
     start: Floats
@@ -70,13 +71,16 @@ class Solution:
     makespan: Floats
     replica_makespan: Floats
     depth: int
+    duration: Floats
+    delay: Floats
 
     @property
     def critical(self) -> NDArray[np.bool_]:
-        """Tasks without slack: bool, shape of ``start``. Rounding of ``depth`` additions counts as none."""
-        allowed = np.finfo(self.start.dtype).eps * self.depth * np.abs(self.makespan)
+        """Tasks without slack, up to rounding: bool, shape of ``start``."""
+        # Each level rounds at most six times, each time by half an epsilon of at most the makespan.
+        allowed = 3 * np.finfo(self.start.dtype).eps * self.depth * np.abs(self.makespan)
         with np.errstate(invalid="ignore"):
-            return np.asarray(self.slack <= np.reshape(allowed, (*np.shape(allowed), 1, 1, 1)), dtype=np.bool_)
+            return np.asarray(self.slack <= allowed[..., None, None, None], dtype=np.bool_)
 
     @property
     def stuck(self) -> NDArray[np.bool_]:
@@ -121,6 +125,7 @@ class IterationGraph:
 
     @property
     def nodes(self) -> int:
+        """Tasks of all stages."""
         return self.schedule.pp * self.tasks
 
     @cached_property
@@ -156,10 +161,10 @@ class IterationGraph:
     def solve(self, duration: Floats, *, p2p_delay: ArrayLike = 0.0, sync: ArrayLike = 0.0) -> Solution:
         """Earliest and latest times of every task.
 
-        duration   [pp, replicas, tasks] or [B, pp, replicas, tasks], not negative; float32 stays float32, everything
-                   else is computed as float64
-        p2p_delay  from the end of a task to its output being at the next stage, same unit: a number, or an array that
-                   broadcasts to ``duration`` and holds the delay of the transfer *into* each task
+        duration   [pp, replicas, tasks] or [B, pp, replicas, tasks], not negative; float32 stays float32,
+                   everything else is computed as float64
+        p2p_delay  from the end of a task to its output being at the next stage, same unit: a number, or an
+                   array that broadcasts to ``duration`` and holds the delay of the transfer *into* each task
         sync       duration of the gradient sync: a number, [pp] or [B, pp]
 
         ``ValueError`` where shapes do not fit the schedule.
@@ -171,7 +176,8 @@ class IterationGraph:
         ready, sync_finish, end = self._end(finish, sync, work.shape[2])
         latest, slack = self._backward(work, delay, start, end, sync)
         shape = (self.schedule.pp, self.tasks, *work.shape[2:])
-        views = [_public(array[: self.nodes].reshape(shape), batch) for array in (start, finish, latest, slack)]
+        arrays = (start, finish, latest, slack)
+        views = [_public(array[: self.nodes].reshape(shape), batch) for array in arrays]
         by_stage = finish[: self.nodes].reshape(shape)[:, -1]
         per_replica = by_stage.max(axis=0)
         if batch is None:
@@ -186,6 +192,8 @@ class IterationGraph:
             makespan=np.asarray(end),
             replica_makespan=per_replica,
             depth=len(self._levels),
+            duration=np.asarray(duration),
+            delay=np.broadcast_to(np.asarray(p2p_delay, work.dtype), np.shape(duration)),
         )
 
     def makespan(self, duration: Floats, *, p2p_delay: ArrayLike = 0.0, sync: ArrayLike = 0.0) -> Floats:
@@ -204,8 +212,7 @@ class IterationGraph:
         p2p_delay: ArrayLike = 0.0,
         sync: ArrayLike = 0.0,
     ) -> Floats:
-        """Time lost to the tasks marked ``replaced``: makespan as it was minus the one had they taken
-        ``baseline``.
+        """Time lost to the tasks marked ``replaced``: makespan less what it is with ``baseline``.
 
         ``replaced`` and ``baseline`` broadcast to ``duration``. [()] or [B]; negative where the baseline is
         slower.
@@ -215,70 +222,57 @@ class IterationGraph:
         with np.errstate(invalid="ignore"):
             return np.asarray(was - self.makespan(other, p2p_delay=p2p_delay, sync=sync))
 
-    def critical_path(
-        self, solution: Solution, *, p2p_delay: ArrayLike = 0.0, iteration: int | None = None
-    ) -> list[Node]:
+    def critical_path(self, solution: Solution, *, iteration: int = 0) -> list[Node]:
         """The chain of tasks that made the iteration as long as it was, first task first.
 
-        Walks back from the end, at each task to the input that arrived last; own stage first on a tie. For a
-        batched solution ``iteration`` picks one. ``ValueError`` where the makespan is NaN. Where it is +inf
-        the path leads to a task that never finished.
+        Walks back from the end, at each task to the input that arrived last; own stage first on a tie.
+        ``iteration`` picks one of a batch. Where the makespan is +inf the path leads through a task that
+        never finished to the tasks that wait for it. ``ValueError`` where the makespan is NaN.
         """
-        batched = np.ndim(solution.start) == 4
-        if batched and iteration is None:
-            raise ValueError("the solution holds several iterations: say which one")
-        index = iteration if batched and iteration is not None else 0
-        finish = solution.finish if batched else solution.finish[None]
-        if np.isnan(solution.makespan[index] if batched else solution.makespan):
+        if np.isnan(solution.makespan.reshape(-1)[iteration]):
             raise ValueError("a lost duration makes the end unknown: durations.fill_unknown() first")
-        delay = np.broadcast_to(np.asarray(p2p_delay), solution.start.shape)
-        walk = self._walk(finish, delay if batched else delay[None], solution.sync_finish.reshape(len(finish), -1))
-        stage, task = np.divmod(walk.node[:, index], self.tasks)
-        replica = int(walk.replica[index])
-        kept = walk.node[:, index] >= 0
-        return [Node(int(s), replica, int(t)) for s, t in zip(stage[kept][::-1], task[kept][::-1], strict=True)]
+        path = self._walk(solution, np.asarray([iteration]))
+        return [Node(int(stage), int(replica), int(task)) for stage, replica, task in path[::-1, :, 0]]
 
-    def blame(self, solution: Solution, duration: Floats, *, p2p_delay: ArrayLike = 0.0) -> NDArray[np.float64]:
+    def blame(self, solution: Solution) -> NDArray[np.float64]:
         """Time on the critical path spent in tasks of each stage and replica: float64 [(B,) pp, replicas].
 
-        Adds up to the makespan less the transfers and the sync on the path. NaN for an iteration of unknown
-        length.
+        Adds up to the makespan less the transfers and the sync on the path. NaN for an iteration whose length
+        is NaN; +inf where a task on the path never finished.
         """
-        batched = np.ndim(solution.start) == 4
-        finish = solution.finish if batched else solution.finish[None]
-        work = np.asarray(duration) if batched else np.asarray(duration)[None]
-        delay = np.broadcast_to(np.asarray(p2p_delay), solution.start.shape)
-        walk = self._walk(finish, delay if batched else delay[None], solution.sync_finish.reshape(len(finish), -1))
-        size, pp, replicas, _ = finish.shape
-        out = np.zeros((size, pp, replicas))
-        column = np.arange(size)
-        for node in walk.node:
-            live = node >= 0
-            stage, task = np.divmod(node[live], self.tasks)
-            rep = walk.replica[live]
-            out[column[live], stage, rep] += work[column[live], stage, rep, task]
+        duration = _batched(solution.duration)
+        batch = np.arange(len(duration))
+        out = np.zeros(duration.shape[:3])
+        for stage, replica, task in self._walk(solution, batch):
+            on_path = np.where(task >= 0, duration[batch, stage, replica, task], 0.0)
+            out[batch, stage, replica] += on_path
         out[np.isnan(solution.makespan.reshape(-1))] = np.nan
-        return out if batched else out[0]
+        return out if solution.start.ndim == 4 else out[0]
 
-    def _walk(self, finish: Floats, delay: Floats, sync_finish: Floats) -> _Walk:
-        """All paths backward: finish, delay [B, pp, R, T], sync_finish [B, pp]."""
-        column = np.arange(len(finish))
-        stage = np.argmax(sync_finish, axis=1)
-        replica = np.argmax(finish[column, stage, :, -1], axis=1)
+    def _walk(self, solution: Solution, batch: NDArray[np.intp]) -> NDArray[np.int64]:
+        """int64 [steps, (stage, replica, task), iterations], last task first; task −1 beyond the first.
+
+        A path never changes its replica: replicas meet only at the end.
+        """
+        finish, delay = _batched(solution.finish), _batched(solution.delay)
+        ends = solution.sync_finish.reshape(-1, self.schedule.pp)[batch]
+        stage = np.argmax(ends, axis=1)
+        replica = np.argmax(finish[batch, stage, :, -1], axis=1)
         node = stage * self.tasks + self.tasks - 1
         steps = []
         while bool((node >= 0).any()):
-            steps.append(node)
             here = np.maximum(node, 0)
             stage, task = np.divmod(here, self.tasks)
+            steps.append(np.stack([stage, replica, np.where(node >= 0, task, -1)]))
             sender = self.sender[here]
-            sender_stage, sender_task = np.divmod(np.maximum(sender, 0), self.tasks)
-            own = np.where(task > 0, finish[column, stage, replica, np.maximum(task - 1, 0)], -1.0)
-            there = finish[column, sender_stage, replica, sender_task] + delay[column, stage, replica, task]
-            by_sender = (sender >= 0) & ((task == 0) | (there > own))
-            previous = np.where(by_sender, sender, np.where(task > 0, here - 1, -1))
-            node = np.where(node >= 0, previous, -1)
-        return _Walk(np.asarray(steps), replica)
+            from_stage, from_task = np.divmod(np.maximum(sender, 0), self.tasks)
+            own = np.where(task > 0, finish[batch, stage, replica, task - 1], -1.0)
+            sent = finish[batch, from_stage, replica, from_task] + delay[batch, stage, replica, task]
+            by_sender = (sender >= 0) & ((task == 0) | (sent > own))
+            node = np.where(by_sender, sender, np.where((task > 0) & (node >= 0), node - 1, -1))
+            # A path that has ended stays ended.
+            node = np.where(steps[-1][2] >= 0, node, -1)
+        return np.asarray(steps, np.int64)
 
     def _columns(self, duration: Floats) -> Floats:
         """[pp, tasks, B, replicas], contiguous: a row a task, a column a replica of an iteration."""
@@ -367,6 +361,11 @@ class _Walk:
 
     node: NDArray[np.int64]
     replica: NDArray[np.int64]
+
+
+def _batched(array: NDArray[Any]) -> NDArray[Any]:
+    """[pp, replicas, tasks] as a batch of one."""
+    return array if array.ndim == 4 else array[None]
 
 
 def _public(array: NDArray[Any], batch: int | None) -> NDArray[Any]:

@@ -1,8 +1,8 @@
 """Which rank plays which part: the bijection between a global rank and its place on the parallel axes.
 
-Megatron-LM's order ``tp-cp-ep-dp-pp`` (leftmost fastest): rank = t + TP·(c + CP·(d + DP·s)). Expert parallelism does
-not add an axis to the attention layout (its generator has EP = 1 there): experts re-cut the ranks of one stage as
-(etp, ep, edp) with etp = TP, so an expert group strides over CP × DP.
+Megatron-LM's order ``tp-cp-ep-dp-pp`` (leftmost fastest): rank = t + TP·(c + CP·(d + DP·s)). Expert
+parallelism does not add an axis to the attention layout (its generator has EP = 1 there): experts re-cut the
+ranks of one stage as (etp, ep, edp) with etp = TP, so an expert group strides over CP × DP.
 
 Does not guess anything: ``analysis.infer_layout`` makes one of these from what the calls show.
 """
@@ -73,6 +73,7 @@ class ParallelLayout:
 
     @property
     def world_size(self) -> int:
+        """Number of ranks."""
         return self.tp * self.cp * self.dp * self.pp
 
     def _strides(self) -> dict[Axis, int]:

@@ -1,9 +1,9 @@
-"""Pipeline schedules: which forward and backward a stage runs in which order, and the Sends and Recvs between them.
+"""Pipeline schedules: the order of forwards and backwards on a stage, and the Sends and Recvs between stages.
 
-From the public schedules of Megatron-LM (``core/pipeline_parallel/schedules.py``, non-interleaved and interleaved
-1F1B without communication overlap) and PyTorch's ``ScheduleGPipe``. Both the simulator and the analysis use this
-module, so it has golden tables written by hand from those sources (``tests/golden/schedule``): an error here would
-otherwise agree with itself.
+From the public schedules of Megatron-LM (``core/pipeline_parallel/schedules.py``, non-interleaved and
+interleaved 1F1B without communication overlap) and PyTorch's ``ScheduleGPipe``. Both the simulator and the
+analysis use this module, so it has golden tables written by hand from those sources
+(``tests/golden/schedule``): an error here would otherwise agree with itself.
 
 Does not know times, ranks or tensors: only stages, micro-batches and model chunks, all counted from 0.
 """
@@ -38,10 +38,12 @@ class Action(Enum):
 
     @property
     def is_compute(self) -> bool:
+        """A forward or backward, not a transfer."""
         return self in (Action.FORWARD, Action.BACKWARD)
 
     @property
     def is_send(self) -> bool:
+        """A Send, of an activation or a gradient."""
         return self in (Action.SEND_FORWARD, Action.SEND_BACKWARD)
 
 
@@ -58,9 +60,9 @@ class Task:
 class Step:
     """One action of a stage's program.
 
-    ``micro_batch`` and ``chunk`` are those of the *task at this stage* that the action runs, feeds (Recv) or empties
-    (Send). ``peer`` is the other stage of a Send or Recv. Steps with the same ``batch`` are issued as one coalesced
-    group (``batch_isend_irecv``), in the order written.
+    ``micro_batch`` and ``chunk`` are those of the *task at this stage* that the action runs, feeds (Recv) or
+    empties (Send). ``peer`` is the other stage of a Send or Recv. Steps with the same ``batch`` are issued as
+    one coalesced group (``batch_isend_irecv``), in the order written.
     """
 
     action: Action
@@ -93,6 +95,7 @@ class Schedule:
 
     @property
     def group_size(self) -> int:
+        """Micro-batches that run through one model chunk before the next chunk's turn (INTERLEAVED)."""
         return self.group or self.pp
 
     @property
@@ -140,7 +143,7 @@ class Schedule:
         return tuple(order)
 
     def program(self, stage: int) -> tuple[Step, ...]:
-        """What a stage does in one iteration: its tasks and the Sends and Recvs between them, in issue order."""
+        """What a stage does in one iteration: tasks, Sends and Recvs, in issue order."""
         warm = self.warm_up(stage)
         builder = _Builder(self, stage)
         if self.vpp > 1:
@@ -222,15 +225,16 @@ class _Builder:
         return tuple(self.steps)
 
     def _input_received(self, k: int) -> Task | None:
-        """The forward whose input arrives from the previous stage while this stage prepares its forward ``k``.
+        """The forward whose input arrives while this stage prepares its forward ``k``.
 
-        Stage 0 is fed by the last stage, which runs pp − 1 forwards behind it: what arrives belongs to the next chunk.
+        Stage 0 is fed by the last stage, which runs pp − 1 forwards behind it: what arrives belongs to the
+        next chunk.
         """
         s = self.schedule
         if self.stage > 0:
             return s.forward(k) if k < s.total else None
         source = k - s.pp
-        if not 0 <= source or k >= s.total:
+        if source < 0 or k >= s.total:
             return None
         task = s.forward(source)
         return Task(Phase.FORWARD, task.micro_batch, task.chunk + 1) if task.chunk < s.vpp - 1 else None
@@ -241,7 +245,7 @@ class _Builder:
         if self.stage < s.pp - 1:
             return s.backward(k) if k < s.total else None
         source = k - s.pp
-        if not 0 <= source or k >= s.total:
+        if source < 0 or k >= s.total:
             return None
         task = s.backward(source)
         return Task(Phase.BACKWARD, task.micro_batch, task.chunk - 1) if task.chunk > 0 else None
