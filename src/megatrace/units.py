@@ -9,6 +9,7 @@ locale: the output goes into logs.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -82,13 +83,13 @@ def parse_size(text: str) -> int:
 
 def format_number(value: float, digits: int = SIGNIFICANT_DIGITS) -> str:
     """So many significant digits, without an exponent and without trailing zeros: 1.61, 17.1, 1,612."""
-    if value == 0:
-        return "0"
+    if value == 0 or not math.isfinite(value):
+        return f"{value + 0:.0f}"  # + 0 turns -0.0 into 0.0
     decimals = digits - len(str(int(abs(value)))) if abs(value) >= 1 else digits + _leading_zeros(abs(value))
     text = f"{value:,.{max(decimals, 0)}f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
+    return text
 
 
 def _leading_zeros(value: float) -> int:

@@ -45,7 +45,9 @@ def _examples(declared: Declaration) -> list[str]:
     return list(cast("Sequence[str]", declared.metadata.get("examples", ())))
 
 
-def _ordered() -> list[Declaration]:
+def ordered() -> list[Declaration]:
+    """The verbs as the help lists them: by `order`, then by name."""
+
     def key(declared: Declaration) -> tuple[int, str]:
         return cast("int", declared.metadata.get("order", DEFAULT_ORDER)), declared.name
 
@@ -54,7 +56,7 @@ def _ordered() -> list[Declaration]:
 
 def group_help() -> str:
     """The text of `megatrace --help`: examples, verbs, exit codes; at most 24 lines of 79 columns."""
-    verbs = _ordered()
+    verbs = ordered()
     width = max(len(verb.name) for verb in verbs)
     lines = ["Says which GPU of a training job hangs or is slow, since when, and why.", ""]
     examples = [line for verb in verbs for line in _examples(verb)[:1]][:HELP_EXAMPLES]
@@ -88,7 +90,7 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names in the order of the help."""
-        return [declared.name for declared in _ordered()]
+        return [declared.name for declared in ordered()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The verb as a click command, or None where there is none of that name. Raises NotInstalled."""

@@ -6,13 +6,11 @@ cannot record. It loads the native part to find out; it starts nothing.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import platform
 
 import numpy as np
 
-from megatrace import __version__
+from megatrace import __version__, native
 from megatrace.commands import command
 
 
@@ -24,11 +22,9 @@ from megatrace.commands import command
 )
 def version() -> None:
     """Prints one line for each part."""
-    loaded, reason = False, "this installation has no megatrace.native"
-    if importlib.util.find_spec("megatrace.native") is not None:
-        loaded, reason = importlib.import_module("megatrace.native").status()
+    status = native.status()
     print(f"megatrace  {__version__}")
     system = f"{platform.machine()}, {platform.system()} {platform.release()}"
     print(f"python     {platform.python_version()} ({system})")
     print(f"numpy      {np.__version__}")
-    print(f"native     {'loaded' if loaded else 'not loaded'}: {reason}")
+    print(f"native     {'loaded: ' + status.path if status.loaded else 'not loaded: ' + status.reason}")

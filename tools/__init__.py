@@ -1,0 +1,3 @@
+"""Tools of the house: what `make lint` and `make docs` run. Nothing here is installed."""
+
+from __future__ import annotations

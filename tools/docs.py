@@ -1,0 +1,103 @@
+"""Writes the reference pages that follow from the code, or (`--check`) says which ones no longer do.
+
+A page is generated where the code already states the truth: commands and their options, catalogues of
+plug-ins, exit codes, the schema of the verdict. Everything else under docs/ is written by hand. Pages are made
+from registrations, so a new plug-in needs no edit here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import megatrace
+from megatrace.commands.main import build, group_help, ordered
+from megatrace.errors import EXIT_CODES
+from megatrace.registry import Registry
+from megatrace.reports.schema import schema
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+HEAD = "<!-- Made from the code by `make docs`; do not edit. -->\n"
+WIDTH = 100
+
+
+def catalogues() -> Iterator[Registry[Any]]:
+    """Every catalogue of the package, found where they stand: in the `__init__` of a package."""
+    for info in pkgutil.walk_packages(megatrace.__path__, "megatrace."):
+        if info.ispkg:
+            values = vars(importlib.import_module(info.name)).values()
+            yield from (
+                value for value in values if isinstance(value, Registry) and value.package == info.name
+            )
+
+
+def commands_page() -> str:
+    """Every verb with its options, as `--help` prints them."""
+    parts = [HEAD, "# Commands\n", f"```text\n$ megatrace --help\n{group_help()}\n```\n"]
+    for declared in ordered():
+        text = build(declared.name).make_context(
+            f"megatrace {declared.name}",
+            [],
+            resilient_parsing=True,
+            terminal_width=WIDTH,
+            max_content_width=WIDTH,
+        )
+        help_text = text.command.get_help(text).rstrip()
+        parts.append(f"## megatrace {declared.name}\n\n```text\n{help_text}\n```\n")
+    return "\n".join(parts)
+
+
+def exit_codes_page() -> str:
+    """The exit codes, as `main()` gives them."""
+    rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
+    return f"{HEAD}\n# Exit codes\n\n| code | meaning |\n|---|---|\n{rows}\n"
+
+
+def catalogue_page(registry: Registry[Any]) -> str:
+    """One table of one catalogue."""
+    rows = "\n".join(f"| `{entry.name}` | {entry.summary} |" for entry in registry.declarations())
+    title = f"{registry.kind[:1].upper()}{registry.kind[1:]}s"
+    return f"{HEAD}\n# {title}\n\n| name | what it is |\n|---|---|\n{rows}\n"
+
+
+def pages() -> dict[str, str]:
+    """File name under docs/reference → text."""
+    made = {"commands.md": commands_page(), "exit-codes.md": exit_codes_page()}
+    for registry in catalogues():
+        made.setdefault(f"{registry.kind}s.md", catalogue_page(registry))
+    made["diagnosis.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    return made
+
+
+def stale() -> list[str]:
+    """The pages that are missing or differ from what the code says."""
+    wanted = pages()
+    return [
+        name
+        for name, text in sorted(wanted.items())
+        if not (REFERENCE / name).is_file() or (REFERENCE / name).read_text("utf-8") != text
+    ]
+
+
+def main() -> int:
+    """Writes the pages, or with --check lists the stale ones and ends with 1 if there are any."""
+    os.environ["COLUMNS"] = str(WIDTH)  # the help must not depend on who runs this
+    if "--check" in sys.argv[1:]:
+        for name in stale():
+            print(f"error: docs/reference/{name} does not follow the code; run make docs", file=sys.stderr)
+        return int(bool(stale()))
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (REFERENCE / name).write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
