@@ -1,13 +1,14 @@
 """Writes the reference pages that follow from the code, or (`--check`) says which ones no longer do.
 
 A page is generated where the code already states the truth: commands and their options, catalogues of
-plug-ins, exit codes, the schema of the verdict. Everything else under docs/ is written by hand. Pages are made
+plug-ins, exit codes, the schema of the verdict. All else under docs/ is written by hand. Pages are made
 from registrations, so a new plug-in needs no edit here.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -29,9 +30,10 @@ WIDTH = 100
 
 
 def catalogues() -> Iterator[Registry[Any]]:
-    """Every catalogue of the package, found where they stand: in the `__init__` of a package."""
-    for info in pkgutil.walk_packages(megatrace.__path__, "megatrace."):
-        if info.ispkg:
+    """Every catalogue of the package, found where they stand: in the `__init__` of a folder."""
+    for info in pkgutil.iter_modules(megatrace.__path__, "megatrace."):
+        spec = importlib.util.find_spec(info.name) if info.ispkg else None
+        if spec is not None and spec.origin and "Registry" in Path(spec.origin).read_text("utf-8"):
             values = vars(importlib.import_module(info.name)).values()
             yield from (
                 value for value in values if isinstance(value, Registry) and value.package == info.name
