@@ -25,7 +25,8 @@ LANGUAGES = ("en", "zh")
 class ReportOptions:
     """How a report should look.
 
-    ``width`` in terminal cells; ``generated_at`` ns since the epoch (None: not said in the report).
+    ``width`` in terminal cells; ``generated_at`` and ``now`` are ns since the epoch or None: when
+    the report is made, and until when the job is known to stand (only where somebody said so, for "… ago").
     """
 
     width: int = 100
@@ -33,6 +34,7 @@ class ReportOptions:
     verbose: bool = False
     lang: str = "en"
     generated_at: int | None = None
+    now: int | None = None
 
 
 Report: TypeAlias = Callable[[Diagnosis, ReportOptions], str]

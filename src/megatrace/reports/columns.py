@@ -1,7 +1,8 @@
 """Line breaking and columns for a terminal, where a Chinese character takes two cells.
 
-Own and small because the lines of a report have a hanging indent under their label and because nothing in them may
-be read as markup: input strings pass through as they are. Widths come from rich's tables of the Unicode standard.
+Own and small because the lines of a report have a hanging indent under their label and because nothing in
+them may be read as markup: input strings pass through as they are. Widths come from rich's tables of the
+Unicode standard.
 
 Does not colour: colour codes take no cells and would have to be known here; `terminal` adds them afterwards.
 """
@@ -12,6 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
+
+SEPARATOR = " · "
 
 _TOKEN = re.compile(r"\s+|[⺀-鿿　-〿＀-￯]|[^\s⺀-鿿　-〿＀-￯]+")
 """A run of blanks, one wide character (lines may break before any of them), or a word."""
@@ -39,8 +42,23 @@ def clip(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells; words longer than a line are cut. At least one line, which may be empty."""
+    """Lines of at most `width` cells; longer words are cut. At least one line, which may be empty.
+
+    Items joined by " · " are kept whole where they fit, so that "rank 809" does not lose its number.
+    """
     width = max(width, 2)
+    items = text.split(SEPARATOR)
+    lines = [""]
+    for index, item in enumerate(items):
+        ending = SEPARATOR.rstrip() if index < len(items) - 1 else ""
+        if lines[-1] and cells(f"{lines[-1]} {item}{ending}") <= width:
+            lines[-1] += f" {item}{ending}"
+        else:
+            lines[-1:] = [*filter(None, lines[-1:]), *_words(item + ending, width)]
+    return lines
+
+
+def _words(text: str, width: int) -> list[str]:
     lines: list[str] = []
     line = ""
     for token in _pieces(text, width):

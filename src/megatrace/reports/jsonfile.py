@@ -36,7 +36,8 @@ from megatrace.reports.schema import (
     WindowJson,
     schema,
 )
-from megatrace.reports.wording import NS_PER_S, finite, plain, range_string, seconds_after, significant
+from megatrace.reports.wording import finite, plain, seconds_after, significant
+from megatrace.units import NS_PER_S, format_ranks
 
 __all__ = ["schema", "to_dict", "to_json"]
 
@@ -173,7 +174,7 @@ def _finding(finding: Finding, index: int, t0: int) -> FindingJson:
         "ambiguous": bool(finding.ambiguous),
         "caused_by": [plain(item) for item in finding.caused_by],
         "culprits": _culprits(finding),
-        "victims": {"ranks": range_string(finding.victims)},
+        "victims": {"ranks": format_ranks(finding.victims)},
         "where": _where(finding),
         "window": _window(finding.window, t0),
         "impact": {
@@ -260,7 +261,7 @@ def _stage(stage: StageTimes) -> StageJson:
 
 def _coverage(coverage: Coverage, t0: int) -> CoverageJson:
     return {
-        "ranks_missing": range_string(coverage.ranks_missing),
+        "ranks_missing": format_ranks(coverage.ranks_missing),
         "gaps": [
             {
                 "rank": int(gap.rank),
@@ -272,7 +273,7 @@ def _coverage(coverage: Coverage, t0: int) -> CoverageJson:
         ],
         "lines": int(coverage.lines),
         "bad_lines": int(coverage.bad_lines),
-        "torn_tails": range_string(coverage.torn_tails),
+        "torn_tails": format_ranks(coverage.torn_tails),
         "spans_cut": int(coverage.spans_cut),
         "notes": [plain(note) for note in coverage.notes],
     }

@@ -1,23 +1,21 @@
-"""Small pieces of text that all reports share: rank sets, numbers, durations, strings from outside made safe.
+"""Small pieces that all reports share: rounded numbers, moments of time, and strings from outside made safe.
 
 Strings in a diagnosis come from logs and file names: they may hold escape sequences that would recolour or
 rewrite a terminal, bidirectional controls that make text read differently from what it is, and lone
 surrogates (file names that are not UTF-8) that no JSON parser likes. `plain` turns all of these into visible
 text.
 
-Does not know languages (``texts``) nor line breaking (``columns``).
+Durations and rank sets are written by ``units``; words are in ``texts``, line breaking in ``columns``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from megatrace.model.events import UNSEEN
-
-NS_PER_S = 1_000_000_000
+from megatrace.units import NS_PER_S
 
 EARLIEST_WALL_TIME = 946_684_800 * NS_PER_S
 """2000-01-01. A smaller time comes from a clock that counts from boot: no date can be told."""
@@ -40,33 +38,6 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    """Maximal runs of consecutive numbers, ascending, both ends inclusive; duplicates count once."""
-    found: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if found and rank == found[-1][1] + 1:
-            found[-1] = (found[-1][0], rank)
-        else:
-            found.append((rank, rank))
-    return found
-
-
-def range_string(ranks: Iterable[int]) -> str:
-    """A rank set as in the JSON report: "0-1,4-7", "" for none."""
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(ranks))
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """A rank set for reading: "0, 1, 4–7"."""
-    parts: list[str] = []
-    for first, last in runs(ranks):
-        if last - first < 2:
-            parts += [str(rank) for rank in range(first, last + 1)]
-        else:
-            parts.append(f"{first}–{last}")
-    return ", ".join(parts)
-
-
 def finite(value: float | None, digits: int) -> float | None:
     """A rounded number, or None for None, NaN and infinities (JSON has no word for those)."""
     if value is None or not math.isfinite(value):
@@ -86,28 +57,6 @@ def seconds_after(time: int | None, t0: int) -> float | None:
     if time is None or time == UNSEEN:
         return None
     return round((time - t0) / NS_PER_S, 6) + 0.0
-
-
-def number(value: float) -> str:
-    """Three significant digits and thousands grouped: "3,480", "17.1", "0.042"."""
-    if not math.isfinite(value):
-        return "?"
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
-
-
-def milliseconds(ms: float | None) -> str:
-    """A duration given in ms, in the unit in which people say it; "?" where not known."""
-    if ms is None or not math.isfinite(ms):
-        return "?"
-    if ms >= 1000:
-        return f"{ms / 1000:.2f} s" if ms < 100_000 else f"{ms / 1000:,.0f} s"
-    if ms >= 1:
-        return f"{ms:.1f} ms" if ms < 100 else f"{ms:.0f} ms"
-    return f"{ms * 1000:.0f} µs"
 
 
 def wall_time(time: int, *, date: bool = False) -> str | None:
