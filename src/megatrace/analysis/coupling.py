@@ -1,0 +1,128 @@
+"""Groups from times alone, for logs that name no communicator.
+
+Pipeline depth follows from the ends: only the first stage begins an iteration with a Send, and it is one stage of all.
+Tensor groups follow from coupling: members of a group finish every collective together, so their call times keep a far
+steadier distance than those of two replicas, which meet once an iteration. Ranks are assumed to be numbered with
+tensor parallelism fastest, as every launcher in use does; a log in another order is told apart as "not inferred".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.channels import Channels
+from megatrace.analysis.iterations import Iterations
+from megatrace.analysis.roles import Role
+from megatrace.model.events import Events, Op
+
+# A boundary between two tensor groups must be this much looser than the joints inside them. Replicas drift by
+# milliseconds, members by the host's jitter of tens of microseconds.
+LOOSER = 2.0
+# Calls compared per pair of neighbouring ranks; enough for a median, cheap for ten thousand ranks.
+CALLS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What the ends of the pipeline look like: ranks of the first stage, of any other, and the depth if it shows."""
+
+    first: tuple[int, ...]
+    other: tuple[int, ...]
+    depth: int | None
+
+    def stage_size(self, world: int) -> tuple[int, int] | None:
+        """(ranks of one stage, stages), or None where the ranks seen leave it open.
+
+        Ranks of the first stage are the lowest, so its size lies between the highest of them and the lowest of the
+        others; the depth, if it shows, narrows it further.
+        """
+        if not self.first or not self.other:
+            return None
+        low, high = max(self.first) + 1, min(self.other)
+        if self.depth is not None:
+            low = max(low, -(-world // self.depth))
+        if low == high and world % low == 0 and (self.depth is None or world // low <= self.depth):
+            return low, max(world // low, self.depth or 0)
+        if low == high and self.depth is not None:
+            return low, self.depth
+        return None
+
+
+def pipeline_ends(events: Events, channels: Channels, role: NDArray[np.uint8], it: Iterations) -> Ends:
+    """Which ranks begin an iteration with a Send, and how many Sends they make before the first Recv.
+
+    In 1F1B the first stage sends pp micro-batches before it needs a gradient; where it sends all of them first (GPipe,
+    or fewer micro-batches than stages) the depth does not show.
+    """
+    pipeline = role[channels.of_event] == Role.PIPELINE
+    first: list[int] = []
+    other: list[int] = []
+    depths: list[int] = []
+    for rank in it.ranks:
+        of_rank = np.flatnonzero((it.rank == rank) & it.complete)
+        if not len(of_rank):
+            continue
+        i = of_rank[-1]
+        rows = np.arange(it.start[i], it.row[i] + 1)
+        p2p = events.op[rows[pipeline[rows]]]
+        if not len(p2p):
+            continue
+        if p2p[0] != Op.SEND:
+            other.append(int(rank))
+            continue
+        first.append(int(rank))
+        recvs = np.flatnonzero(p2p == Op.RECV)
+        sends = int(np.sum(p2p == Op.SEND))
+        if len(recvs) and recvs[0] < sends:
+            depths.append(int(recvs[0]))
+    depth = int(np.median(depths)) if depths else None
+    return Ends(tuple(first), tuple(other), depth)
+
+
+def tensor_size(
+    events: Events, channels: Channels, role: NDArray[np.uint8], stage_size: int, data_is_alone: bool
+) -> int | None:
+    """Members of a tensor group, a divisor of ``stage_size``, or None where the times do not tell."""
+    tensor = np.flatnonzero(role == Role.TENSOR)
+    if not len(tensor):
+        return 1
+    if data_is_alone:
+        return stage_size
+    looseness = _looseness(events, channels, tensor, stage_size)
+    best: tuple[float, int] | None = None
+    for size in (d for d in range(2, stage_size + 1) if stage_size % d == 0):
+        inside = [looseness[i] for i in looseness if (i + 1) % size]
+        across = [looseness[i] for i in looseness if (i + 1) % size == 0 and (i + 1) % stage_size]
+        if not inside or (not across and size != stage_size):
+            continue
+        ratio = float(np.median(across) / max(np.median(inside), 1.0)) if across else 0.0
+        tight = max(inside) < min(across) if across else False
+        if across and ratio >= LOOSER and (tight or ratio >= 2 * LOOSER) and (best is None or ratio > best[0]):
+            best = (ratio, size)
+    return None if best is None else best[1]
+
+
+def _looseness(
+    events: Events, channels: Channels, tensor: NDArray[np.intp], stage_size: int
+) -> dict[int, float]:
+    """ns, by rank i: spread of the distance between the calls of ranks i and i + 1 of one stage."""
+    rows_of: dict[int, NDArray[np.intp]] = {}
+    for channel in tensor:
+        rank = int(channels.rank[channel])
+        part = events.rows_of(rank)
+        rows = np.flatnonzero(channels.of_event[part] == channel) + part.start
+        rows_of[rank] = rows[-CALLS:]
+    result: dict[int, float] = {}
+    for rank, rows in rows_of.items():
+        other = rows_of.get(rank + 1)
+        if other is None or (rank + 1) % stage_size == 0:
+            continue
+        _, mine, theirs = np.intersect1d(events.seq[rows], events.seq[other], return_indices=True)
+        if len(mine) < 16:
+            continue
+        distance = (events.enqueue[rows[mine]] - events.enqueue[other[theirs]]).astype(np.float64)
+        result[rank] = float(np.median(np.abs(distance - np.median(distance))))
+    return result
