@@ -76,7 +76,8 @@ class Step:
 class Schedule:
     """A schedule of ``micro_batches`` over ``pp`` stages with ``vpp`` model chunks each.
 
-    ``group`` is Megatron's microbatch_group_size_per_vp_stage (default pp); used by INTERLEAVED only.
+    ``group`` is Megatron's microbatch_group_size_per_vp_stage (default pp); used by INTERLEAVED only, which
+    needs pp ≤ group ≤ micro_batches and a remainder of 0 or at least pp. ``ValueError`` otherwise.
     """
 
     kind: ScheduleKind
@@ -90,13 +91,30 @@ class Schedule:
             raise ValueError("schedule: pp, micro_batches and vpp must be at least 1")
         if self.kind is not ScheduleKind.INTERLEAVED and self.vpp != 1:
             raise ValueError(f"schedule: {self.kind.value} has one model chunk a stage, not {self.vpp}")
-        if self.kind is ScheduleKind.INTERLEAVED and self.vpp > 1 and self.pp < 2:
+        if self.kind is ScheduleKind.INTERLEAVED and self.vpp > 1:
+            self._check_interleaving()
+
+    def _check_interleaving(self) -> None:
+        """Megatron-LM's own conditions; outside them a stage would receive what nobody has sent yet."""
+        if self.pp < 2:
             raise ValueError("schedule: interleaving needs at least two stages")
+        size = self.group_size
+        if not self.pp <= size <= self.micro_batches:
+            raise ValueError(
+                f"schedule: interleaving needs groups of pp {self.pp} to {self.micro_batches} micro-batches, "
+                f"not {size}"
+            )
+        rest = self.micro_batches % size
+        if 0 < rest < self.pp:
+            raise ValueError(
+                f"schedule: {self.micro_batches} micro-batches in groups of {size} leave {rest}, "
+                f"fewer than pp {self.pp}"
+            )
 
     @property
     def group_size(self) -> int:
         """Micro-batches that run through one model chunk before the next chunk's turn (INTERLEAVED)."""
-        return self.group or self.pp
+        return self.pp if self.group is None else self.group
 
     @property
     def total(self) -> int:
@@ -264,15 +282,7 @@ class _Builder:
                 (Action.RECV_BACKWARD, gradient),
             )
         for k in range(steady):
-            forward, backward = s.forward(warm + k), s.backward(k)
-            self._compute(Action.FORWARD, forward)
-            self._compute(Action.BACKWARD, backward)
-            self._exchange(
-                (Action.SEND_BACKWARD, backward),
-                (Action.RECV_FORWARD, self._input_received(warm + k + 1)),
-                (Action.SEND_FORWARD, forward),
-                (Action.RECV_BACKWARD, self._gradient_received(k + 1)),
-            )
+            self._one_forward_one_backward(warm + k, k)
         if not steady:
             self._exchange((Action.RECV_BACKWARD, self._gradient_received(0)))
         for k in range(steady, s.total):
@@ -282,3 +292,22 @@ class _Builder:
                 (Action.RECV_BACKWARD, self._gradient_received(k + 1)),
             )
         return tuple(self.steps)
+
+    def _one_forward_one_backward(self, f: int, b: int) -> None:
+        """One step of the interleaved steady phase: the f-th forward and the b-th backward.
+
+        With two stages both neighbours are the same rank, and one group of all four transfers could not tell an
+        activation from a gradient: Megatron-LM allows that only with transfers after each task.
+        """
+        forward, backward = self.schedule.forward(f), self.schedule.backward(b)
+        self._compute(Action.FORWARD, forward)
+        activations = (Action.RECV_FORWARD, self._input_received(f + 1)), (Action.SEND_FORWARD, forward)
+        if self.schedule.pp == 2:
+            self._exchange(*activations)
+        self._compute(Action.BACKWARD, backward)
+        sent = (Action.SEND_BACKWARD, backward)
+        received = (Action.RECV_BACKWARD, self._gradient_received(b + 1))
+        if self.schedule.pp == 2:
+            self._exchange(sent, received)
+        else:
+            self._exchange(sent, *activations, received)
