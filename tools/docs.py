@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import megatrace
-from megatrace.commands.main import build, group_help, ordered
+from megatrace.commands.main import build, examples_of, group_help, ordered
 from megatrace.errors import EXIT_CODES
 from megatrace.registry import Registry
 from megatrace.reports.schema import schema
@@ -26,7 +25,6 @@ from megatrace.reports.schema import schema
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 HEAD = "<!-- Made from the code by `make docs`; do not edit. -->\n"
-WIDTH = 100
 
 
 def catalogues() -> Iterator[Registry[Any]]:
@@ -40,19 +38,27 @@ def catalogues() -> Iterator[Registry[Any]]:
             )
 
 
+def option_row(parameter: Any) -> str:
+    """One row for one argument or option. Not typer's own rendering: that changes from release to release."""
+    if parameter.param_type_name == "argument":
+        names = f"`{parameter.name.upper()}{'…' if parameter.nargs == -1 else ''}`"
+    else:
+        names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+    default = parameter.default
+    known = isinstance(default, str | int | float) and not isinstance(default, bool)
+    text = (getattr(parameter, "help", None) or "").strip().rstrip(".").replace("|", "\\|")
+    return f"| {names} | {text}{f' (default {default})' if known else ''} |"
+
+
 def commands_page() -> str:
-    """Every verb with its options, as `--help` prints them."""
+    """Every verb with its examples and options."""
     parts = [HEAD, "# Commands\n", f"```text\n$ megatrace --help\n{group_help()}\n```\n"]
     for declared in ordered():
-        text = build(declared.name).make_context(
-            f"megatrace {declared.name}",
-            [],
-            resilient_parsing=True,
-            terminal_width=WIDTH,
-            max_content_width=WIDTH,
-        )
-        help_text = text.command.get_help(text).rstrip()
-        parts.append(f"## megatrace {declared.name}\n\n```text\n{help_text}\n```\n")
+        rows = [option_row(parameter) for parameter in build(declared.name).params]
+        table = "\n".join(["| argument or option | meaning |", "|---|---|", *rows]) if rows else "No options."
+        examples = "\n".join(examples_of(declared))
+        summary = f"{declared.summary[:1].upper()}{declared.summary[1:]}."
+        parts.append(f"## megatrace {declared.name}\n\n{summary}\n\n```sh\n{examples}\n```\n\n{table}\n")
     return "\n".join(parts)
 
 
@@ -80,17 +86,18 @@ def pages() -> dict[str, str]:
 
 def stale() -> list[str]:
     """The pages that are missing or differ from what the code says."""
-    wanted = pages()
-    return [
-        name
-        for name, text in sorted(wanted.items())
-        if not (REFERENCE / name).is_file() or (REFERENCE / name).read_text("utf-8") != text
-    ]
+    return [name for name, text in sorted(pages().items()) if not _agrees(REFERENCE / name, text)]
+
+
+def _agrees(path: Path, wanted: str) -> bool:
+    if not path.is_file():
+        return False
+    found = path.read_text("utf-8")
+    return found == wanted or (path.suffix == ".json" and json.loads(found) == json.loads(wanted))
 
 
 def main() -> int:
     """Writes the pages, or with --check lists the stale ones and ends with 1 if there are any."""
-    os.environ["COLUMNS"] = str(WIDTH)  # the help must not depend on who runs this
     if "--check" in sys.argv[1:]:
         for name in stale():
             print(f"error: docs/reference/{name} does not follow the code; run make docs", file=sys.stderr)

@@ -41,7 +41,8 @@ HELP_EXAMPLES = 3
 PARSE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
 
-def _examples(declared: Declaration) -> list[str]:
+def examples_of(declared: Declaration) -> list[str]:
+    """The examples of a verb, whole command lines."""
     return list(cast("Sequence[str]", declared.metadata.get("examples", ())))
 
 
@@ -59,7 +60,7 @@ def group_help() -> str:
     verbs = ordered()
     width = max(len(verb.name) for verb in verbs)
     lines = ["Says which GPU of a training job hangs or is slow, since when, and why.", ""]
-    examples = [line for verb in verbs for line in _examples(verb)[:1]][:HELP_EXAMPLES]
+    examples = [line for verb in verbs for line in examples_of(verb)[:1]][:HELP_EXAMPLES]
     lines += [f"  {line}" for line in examples]
     lines += ["", "Commands (megatrace COMMAND --help tells more):"]
     lines += [f"  {verb.name:<{width}}  {verb.summary}" for verb in verbs]
@@ -78,7 +79,7 @@ def verb_help(declared: Declaration, verb: Verb) -> str:
     The mark (a line of one backspace character) asks click to keep the lines of the paragraph as they are.
     """
     text = f"{declared.summary[:1].upper()}{declared.summary[1:]}."
-    examples = _examples(declared)
+    examples = examples_of(declared)
     if examples:
         text += "\n\n\b\n" + "\n".join(f"  {line}" for line in examples)
     rest = inspect.cleandoc(verb.__doc__ or "").partition("\n\n")[2]
