@@ -113,7 +113,7 @@ def slow_window() -> Diagnosis:
             torn_tails=(7,),
         ),
         warnings=(
-            "job.yaml says parallel.tensor = 4, but the log's groups have 2 members each; the log is believed",
+            "job.yaml says parallel.tensor = 4, but the log's groups have 2 members each: the log counts",
         ),
     )
 

@@ -62,11 +62,14 @@ def _words(text: str, width: int) -> list[str]:
     lines: list[str] = []
     line = ""
     for token in _pieces(text, width):
-        glued = token in _NEVER_FIRST
         if not line.strip() and token.isspace():
             continue
-        if cells(line) + cells(token) <= width or (glued and line):
+        if cells(line) + cells(token) <= width:
             line += token
+            continue
+        if token in _NEVER_FIRST and len(line) > 1 and cells(line[-1] + token) <= width:
+            lines.append(line[:-1].rstrip())
+            line = line[-1] + token
             continue
         lines.append(line.rstrip())
         line = "" if token.isspace() else token

@@ -16,7 +16,7 @@ from megatrace.model.finding import Diagnosis, Endpoint, Finding, Status, Verdic
 from megatrace.model.layout import ParallelLayout
 from megatrace.model.trace import RankPlace
 from megatrace.reports.texts import Texts
-from megatrace.reports.wording import plain, seconds_after, wall_time
+from megatrace.reports.wording import plain, seconds_after, spoken, wall_time
 from megatrace.units import NS_PER_S, format_count, format_duration, format_number, say_ranks
 
 MAX_RANKS_SPELT = 60
@@ -245,7 +245,7 @@ def cost(scene: Scene, finding: Finding) -> str:
     if _known(impact.slowdown) and impact.slowdown != 1.0:
         parts.append(say("slower", factor=format_number(impact.slowdown or 0.0)))
     if _known(impact.seconds_lost):
-        parts.append(say("lost", seconds=format_duration((impact.seconds_lost or 0.0) * NS_PER_S)))
+        parts.append(say("lost", seconds=spoken((impact.seconds_lost or 0.0) * NS_PER_S)))
     if _known(impact.gpu_hours_lost):
         parts.append(say("gpu_hours", hours=format_number(impact.gpu_hours_lost or 0.0, 2)))
     if finding.kind.verdict is Verdict.HANG and finding.status is Status.ONGOING and scene.total_ranks:

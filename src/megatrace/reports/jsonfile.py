@@ -52,12 +52,25 @@ def report(diagnosis: Diagnosis, options: ReportOptions) -> str:
 
 def to_json(diagnosis: Diagnosis, *, generated_at: int | None = None) -> str:
     """The diagnosis as indented JSON with a final newline. ``generated_at`` in ns since the epoch."""
-    return (
-        json.dumps(
-            to_dict(diagnosis, generated_at=generated_at), indent=2, ensure_ascii=False, allow_nan=False
-        )
-        + "\n"
-    )
+    data = to_dict(diagnosis, generated_at=generated_at)
+    fields = [f"  {json.dumps(key)}: {_indented(value)}" for key, value in data.items()]
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _indented(value: object) -> str:
+    """JSON with two blanks a level; a list of flat objects gets one line an object (ten thousand ranks)."""
+    if isinstance(value, list) and value and all(_is_flat(item) for item in value):
+        rows = ",\n".join(f"    {_dump(item)}" for item in value)
+        return f"[\n{rows}\n  ]"
+    return _dump(value, indent=2).replace("\n", "\n  ")
+
+
+def _is_flat(item: object) -> bool:
+    return isinstance(item, dict) and not any(isinstance(value, dict | list) for value in item.values())
+
+
+def _dump(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def to_dict(diagnosis: Diagnosis, *, generated_at: int | None = None) -> DiagnosisJson:

@@ -16,8 +16,8 @@ from megatrace.model.finding import Diagnosis, Verdict
 from megatrace.model.trace import Gap, InputInfo, Observable
 from megatrace.reports.describe import Scene, spelt
 from megatrace.reports.texts import Texts
-from megatrace.reports.wording import plain, seconds_after
-from megatrace.units import NS_PER_MS, format_count, format_duration, format_number
+from megatrace.reports.wording import plain, seconds_after, spoken
+from megatrace.units import NS_PER_MS, format_count, format_number
 
 MAX_GAPS = 4
 MAX_NOTES = 4
@@ -61,7 +61,7 @@ def _known(value: float | None) -> bool:
 
 
 def _ms(value: float | None) -> str:
-    return "?" if value is None or not math.isfinite(value) else format_duration(value * NS_PER_MS)
+    return "?" if value is None else spoken(value * NS_PER_MS)
 
 
 def has_holes(diagnosis: Diagnosis) -> bool:

@@ -127,8 +127,8 @@ PHRASES = {
     "records_one": ("1 record lost", "丢失 1 条"),
     "records": ("{count} records lost", "丢失 {count} 条"),
     "torn": (
-        "the recordings of {who} end inside a record: the end of a file, not of the job",
-        "{who} 的记录在一条记录中间断开：是文件结束，不是作业结束",
+        "the recordings of {who} are cut off inside a record, which says nothing about the job",
+        "{who} 的记录在一条中间被截断，这不说明作业的状态",
     ),
     "spans_cut_one": ("1 span cut off", "1 个区间被截断"),
     "spans_cut": ("{count} spans cut off", "{count} 个区间被截断"),

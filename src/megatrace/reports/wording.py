@@ -15,13 +15,16 @@ import re
 from datetime import datetime, timezone
 
 from megatrace.model.events import UNSEEN
-from megatrace.units import NS_PER_S
+from megatrace.units import NS_PER_DAY, NS_PER_S, format_duration
 
 EARLIEST_WALL_TIME = 946_684_800 * NS_PER_S
 """2000-01-01. A smaller time comes from a clock that counts from boot: no date can be told."""
 
 LATEST_WALL_TIME = 4_102_444_800 * NS_PER_S
 """2100-01-01, the same on the other side: a broken time stamp is shown as seconds only."""
+
+MAX_DURATION = 100 * 365 * NS_PER_DAY
+"""A century. Longer ones, infinities and NaN come from a division by nearly nothing."""
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -50,6 +53,11 @@ def significant(value: float | None, digits: int = 6) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}") + 0.0
+
+
+def spoken(ns: float) -> str:
+    """A duration in ns for the eye, "?" where it is no duration that a job can have."""
+    return format_duration(ns) if abs(ns) < MAX_DURATION else "?"
 
 
 def seconds_after(time: int | None, t0: int) -> float | None:
