@@ -1,0 +1,69 @@
+"""Several readers' Traces of one job as one Trace.
+
+Where two formats recorded the same rank's calls, the calls of the one that sees more are kept whole:
+mixing rows of two clocks and two counters would invent an order that nobody observed. What was left out
+is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+
+from megatrace.model.events import NO_COMM, Events
+from megatrace.model.trace import Communicator, Coverage, Trace
+from megatrace.units import say_ranks
+
+
+def join_traces(traces: Sequence[Trace]) -> Trace:
+    """One Trace of one or more. The inputs are left as they are."""
+    if len(traces) == 1:
+        return traces[0]
+    by_sight = sorted(traces, key=lambda trace: len(trace.coverage.observables), reverse=True)
+    communicators: list[Communicator] = []
+    parts: dict[int, Events] = {}
+    notes: list[str] = []
+    for trace in by_sight:
+        events = _renumbered(trace, communicators)
+        again = [rank for rank in events.ranks().tolist() if rank in parts]
+        for rank in events.ranks().tolist():
+            parts.setdefault(rank, events.take(events.rows_of(rank)))
+        if again:
+            reader = trace.inputs[0].reader if trace.inputs else "an input"
+            notes.append(
+                f"The calls of {say_ranks(again)} in {reader} were left out: another input sees more of them."
+            )
+    coverage = reduce(Coverage.merged, (trace.coverage for trace in traces))
+    missing = tuple(rank for rank in coverage.ranks_missing if rank not in parts)
+    times = [trace.snapshot_at for trace in traces if trace.snapshot_at is not None]
+    return Trace(
+        events=Events.concatenate([parts[rank] for rank in sorted(parts)]),
+        communicators=tuple(communicators),
+        coverage=replace(coverage, ranks_missing=missing, notes=(*notes, *coverage.notes)),
+        inputs=tuple(info for trace in traces for info in trace.inputs),
+        job=next((trace.job for trace in traces if trace.job.declared()), traces[0].job),
+        places=tuple({place.rank: place for trace in traces for place in trace.places}.values()),
+        spans=next((trace.spans for trace in traces if trace.spans is not None), None),
+        series=tuple(series for trace in traces for series in trace.series),
+        facts=tuple(fact for trace in traces for fact in trace.facts),
+        snapshot_at=max(times, default=None),
+    )
+
+
+def _renumbered(trace: Trace, known: list[Communicator]) -> Events:
+    """The events with communicator numbers of the joined list; the same hash is the same communicator."""
+    if trace.events.comm is None:
+        return trace.events
+    number = np.full(len(trace.communicators) + 1, NO_COMM, np.int32)  # the last place serves NO_COMM (-1)
+    for communicator in trace.communicators:
+        same = next((c for c in known if c.hash is not None and c.hash == communicator.hash), None)
+        if same is None:
+            same = replace(communicator, id=len(known))
+            known.append(same)
+        elif same.members is not None and communicator.members is not None:
+            known[same.id] = replace(same, members=tuple(sorted({*same.members, *communicator.members})))
+        number[communicator.id] = same.id
+    return trace.events.with_columns(comm=number[trace.events.comm])

@@ -1,0 +1,214 @@
+"""``open_trace``: files, directories, globs and stdin in, one `Trace` out, whatever the formats.
+
+Each file is opened once, unpacked by its first bytes, shown to every reader, and read by the first that
+takes it. A file that nobody takes is an error only when nothing else was readable: a directory of logs
+holds other files too, and each is named in the notes with every reader's reason.
+
+Knows no format. Follows no link to a directory, reads no device, and never reads the same file twice.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from megatrace.errors import TraceError, UnknownFormat, UsageError
+from megatrace.model.trace import Trace
+from megatrace.readers import Reader, registry
+from megatrace.readers.joining import join_traces
+from megatrace.readers.source import ReadOptions, Source
+
+STDIN = "-"
+PROGRESS_EVERY = 32
+"""Files between two calls of the progress callback: a bar does not move faster than the eye, and files
+are small."""
+MAX_REFUSED_NAMED = 3
+"""Refused files named in the note; a directory of thousands of other files must not make thousands of
+sentences."""
+
+
+def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = None) -> Trace:
+    """Reads everything that the paths name as one job.
+
+    A path is a file, a directory (read recursively), a glob or ``-`` for stdin. Raises UsageError where
+    a path names nothing, UnknownFormat with each reader's reason where nothing was recognised,
+    TraceError where what was recognised holds nothing.
+    """
+    options = options or ReadOptions()
+    readers: dict[str, Reader] = {}
+    refused: list[tuple[str, dict[str, str]]] = []
+    files = list(_files(paths))
+    if not files:
+        raise TraceError(_nothing_in(paths), path=str(paths[0]) if paths else "")
+    seen: set[tuple[int, int]] = set()
+    for done, path in enumerate(files):
+        if options.progress is not None and done % PROGRESS_EVERY == 0:
+            options.progress(done, len(files), path)
+        _read_one(path, options, readers, refused, seen)
+    if options.progress is not None:
+        options.progress(len(files), len(files), files[-1])
+    if not readers:
+        raise _unknown(refused)
+    trace = join_traces([reader.finish() for reader in readers.values()])
+    notes = _refused_notes(refused)
+    return (
+        replace(trace, coverage=replace(trace.coverage, notes=trace.coverage.notes + notes))
+        if notes
+        else trace
+    )
+
+
+def _read_one(
+    path: str,
+    options: ReadOptions,
+    readers: dict[str, Reader],
+    refused: list[tuple[str, dict[str, str]]],
+    seen: set[tuple[int, int]],
+) -> None:
+    try:
+        raw = cast(BinaryIO, sys.stdin.buffer) if path == STDIN else cast(BinaryIO, io.FileIO(path))
+    except OSError as error:
+        refused.append((path, {"open": f"cannot be opened ({error.strerror})"}))
+        return
+    try:
+        size = 0
+        if path != STDIN:
+            info = os.fstat(raw.fileno())
+            size = info.st_size
+            if (info.st_dev, info.st_ino) in seen:
+                return
+            seen.add((info.st_dev, info.st_ino))
+        source = Source(path, raw, options, packed_size=size)
+        _offer(source, options, readers, refused)
+    finally:
+        if path != STDIN:
+            raw.close()
+
+
+def _offer(
+    source: Source,
+    options: ReadOptions,
+    readers: dict[str, Reader],
+    refused: list[tuple[str, dict[str, str]]],
+) -> None:
+    reasons: dict[str, str] = {}
+    if not source.head and not source.damage:
+        refused.append((source.name, {}))
+        return
+    for name in registry.names():
+        reader = readers.get(name)
+        if reader is None:
+            made = registry.load(name)
+            if not isinstance(made, type):
+                reasons[name] = made.reason
+                continue
+            reader = made(options)
+        reason = reader.refuses(source.head)
+        if reason is None:
+            readers[name] = reader
+            reader.add(source)
+            return
+        reasons[name] = reason
+    refused.append((source.name, {source.kind: source.damage} if source.damage else reasons))
+
+
+def _files(paths: Sequence[Path | str]) -> Iterator[str]:
+    for given in paths:
+        path = os.fspath(given)
+        if path == STDIN:
+            yield path
+            continue
+        kind = Path(path)
+        if kind.is_dir():
+            yield from _tree(path)
+        elif kind.exists():
+            yield path
+        elif glob.has_magic(path):
+            yield from _matches(path)
+        else:
+            raise UsageError(f"there is no file or directory {path}")
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    found = sorted(glob.glob(pattern, recursive=True), key=_natural)  # noqa: PTH207 (Path.glob takes no absolute one)
+    if not found:
+        raise UsageError(f"{pattern} matches no file")
+    for path in found:
+        yield from _tree(path) if Path(path).is_dir() else (path,)
+
+
+def _tree(root: str) -> Iterator[str]:
+    """Regular files below a directory in natural order, hidden ones left out. Raises TraceError."""
+    try:
+        with os.scandir(root) as found:
+            entries = sorted((e for e in found if not e.name.startswith(".")), key=lambda e: _natural(e.name))
+    except OSError as error:
+        raise TraceError(f"the directory {root} cannot be read ({error.strerror})", path=root) from error
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _tree(entry.path)
+        elif entry.is_file() or (entry.is_symlink() and not os.access(entry.path, os.F_OK)):
+            yield entry.path  # a broken link too: opening it says so
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """rank_2 before rank_10."""
+    return [
+        (0, int(part)) if part.isdigit() and part.isascii() else (1, part)
+        for part in re.split(r"([0-9]+)", name)
+        if part
+    ]
+
+
+def _nothing_in(paths: Sequence[Path | str]) -> str:
+    if not paths:
+        return "no input was given"
+    return (
+        f"{', '.join(map(str, paths))} holds no file; name the directory that the ranks wrote their logs into"
+    )
+
+
+def _unknown(refused: Sequence[tuple[str, dict[str, str]]]) -> TraceError:
+    if not refused:
+        return TraceError("the same empty input was given twice")
+    filled = [(path, reasons) for path, reasons in refused if reasons]
+    if not filled:
+        files = refused[0][0] if len(refused) == 1 else f"each of {len(refused):,} files"
+        return TraceError(f"{files} is empty: nothing was recorded there", path=refused[0][0])
+    path, reasons = filled[0]
+    if len(refused) == 1:
+        return UnknownFormat(path, reasons)
+    others = f"{path} and {len(refused) - 1:,} other file{'s' if len(refused) > 2 else ''}"
+    return UnknownFormat(others, reasons, do=f"the reasons are those of {Path(path).name}")
+
+
+def _refused_notes(refused: Sequence[tuple[str, dict[str, str]]]) -> tuple[str, ...]:
+    empty = [path for path, reasons in refused if not reasons]
+    other = [(path, reasons) for path, reasons in refused if reasons]
+    notes = (
+        [f"{_listed(empty)} {'is' if len(empty) == 1 else 'are'} empty: nothing was recorded there."]
+        if empty
+        else []
+    )
+    if len(other) > MAX_REFUSED_NAMED:
+        notes.append(f"{_listed([path for path, _ in other])} were not read: no reader takes them.")
+    else:
+        notes += [f"{path} was not read ({_said(reasons)})." for path, reasons in other]
+    return tuple(notes)
+
+
+def _said(reasons: dict[str, str]) -> str:
+    return "; ".join(f"{reader}: {reason}" for reader, reason in reasons.items())
+
+
+def _listed(paths: Sequence[str]) -> str:
+    named = ", ".join(paths[:MAX_REFUSED_NAMED])
+    more = len(paths) - MAX_REFUSED_NAMED
+    return f"{named} and {more:,} more files" if more > 0 else named
