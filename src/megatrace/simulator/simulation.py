@@ -1,0 +1,306 @@
+"""One run of a scenario: programs, engine and recorder put together.
+
+``simulate`` is a pure function of the scenario (and its seed). It reads and writes nothing; ``emit`` writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.errors import ConfigError, UnknownName
+from megatrace.model.events import Events
+from megatrace.model.trace import Communicator, Gap, Observable, Trace
+from megatrace.simulator.cluster import F8, Cluster
+from megatrace.simulator.effects import generator
+from megatrace.simulator.engine import Engine, Recorded
+from megatrace.simulator.faults import (
+    STANDSTILLS,
+    CommDeadlock,
+    DeadLink,
+    DeadNode,
+    DeadRank,
+    Fault,
+    LateDeaths,
+    OrderMismatch,
+    SizeMismatch,
+    SkippedCollective,
+)
+from megatrace.simulator.patterns import IterationKind, megatron
+from megatrace.simulator.program import Compute, Program
+from megatrace.simulator.recording import Recorder, Rewrite, Skip
+from megatrace.simulator.scenario import Scenario
+from megatrace.simulator.sharded import sharded
+from megatrace.simulator.stops import Strike, crossed_calls, strike_of, struck, swapped_calls
+from megatrace.simulator.truth import Truth, describe
+
+ProgramKey: TypeAlias = tuple[int, IterationKind]
+_LATE = 0x1A7E
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Simulation:
+    """What a run gave: the recording, and the truth about it."""
+
+    scenario: Scenario
+    trace: Trace
+    truth: Truth
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Raw results of the engine."""
+
+    recorder: Recorder
+    rewrites: list[Rewrite]
+    skips: list[Skip]
+    ends: F8
+    """[iterations + 1]: ns at which the last host left iteration k − 1; inf where it never did"""
+    work: F8
+    """[world, iterations]: ns of kernels that a rank's device was asked to do"""
+    struck_at: dict[int, float]
+    strikes: dict[int, tuple[Strike, Program]]
+
+
+def simulate(scenario: Scenario) -> Simulation:
+    """Runs a scenario. ``ConfigError`` where a fault names a call that its rank never makes."""
+    deaths = _deaths(scenario)
+    run = _run(scenario, deaths)
+    until = scenario.capture.cut_at_s * 1e9 if scenario.capture.cut_at_s else np.inf
+    trace = run.recorder.trace(run.rewrites, run.skips, until)
+    trace = _captured(trace, scenario)
+    truth = describe(scenario, run.recorder.cluster, run.ends, run.work, run.struck_at, run.strikes, deaths)
+    return Simulation(scenario, trace, truth)
+
+
+def iteration_times(scenario: Scenario) -> F8:
+    """float64 ns of each iteration, without recording anything (NaN from a standstill on)."""
+    return np.diff(np.where(np.isfinite(ends := _run(scenario, _deaths(scenario)).ends), ends, np.nan))
+
+
+def _deaths(scenario: Scenario) -> F8 | None:
+    """Times of death that are known only after a run without them: of nodes, and of late victims."""
+    nodes = [fault for fault in scenario.faults if isinstance(fault, DeadNode)]
+    late = [fault for fault in scenario.faults if isinstance(fault, LateDeaths)]
+    if not nodes and not late:
+        return None
+    deaths = np.full(scenario.world_size, np.inf)
+    others = tuple(f for f in scenario.faults if not isinstance(f, DeadNode | LateDeaths))
+    alive = scenario.model_copy(update={"faults": others})
+    for fault in nodes:
+        ranks = _ranks_of(scenario, fault.node)
+        probes = tuple(
+            DeadRank(
+                rank=rank,
+                iteration=fault.iteration,
+                micro_batch=fault.micro_batch,
+                phase=fault.phase,
+                call=fault.call,
+            )
+            for rank in ranks
+        )
+        probed = _run(alive.model_copy(update={"faults": (*others, *probes)}), None)
+        deaths[list(ranks)] = min(probed.struck_at.values(), default=np.inf)
+    for fault in late:
+        deaths = np.minimum(deaths, _late_deaths(alive, fault, deaths if nodes else None))
+    return deaths
+
+
+def _late_deaths(alive: Scenario, fault: LateDeaths, deaths: F8 | None) -> F8:
+    """Picks nodes and times between the first stop and the moment when the last host stands."""
+    run = _run(alive, deaths)
+    first = min(run.struck_at.values(), default=None)
+    if first is None:
+        raise ConfigError(
+            "faults (late_deaths)", fault.count, "another fault that brings the job to a standstill"
+        )
+    last = max(run.recorder.last_call_times())
+    guilty = {rank // alive.ranks_per_node for rank in run.struck_at}
+    innocent = np.array([node for node in range(alive.nodes) if node not in guilty], np.int64)
+    if len(innocent) < fault.count:
+        raise ConfigError("faults (late_deaths).count", fault.count, f"at most {len(innocent)} other nodes")
+    random = generator(alive.seed, _LATE)
+    times = np.full(alive.world_size, np.inf)
+    for node in random.choice(innocent, fault.count, replace=False):
+        times[list(_ranks_of(alive, int(node)))] = random.uniform(first, last)
+    return times
+
+
+def _ranks_of(scenario: Scenario, node: int) -> tuple[int, ...]:
+    first = node * scenario.ranks_per_node
+    return tuple(range(first, min(first + scenario.ranks_per_node, scenario.world_size)))
+
+
+def iteration_kind(scenario: Scenario, iteration: int) -> IterationKind:
+    """What is special about an iteration (evaluation iterations stand between training ones and count as such)."""
+
+    def every(period: int | None) -> bool:
+        return period is not None and (iteration + 1) % period == 0
+
+    return IterationKind(
+        startup=iteration == 0 and scenario.startup,
+        evaluate=every(scenario.evaluate_every),
+        checkpoint=every(scenario.checkpoint_every),
+        log=every(scenario.log_every),
+    )
+
+
+def programs_of(scenario: Scenario, kind: IterationKind, cache: dict[ProgramKey, Program]) -> list[Program]:
+    """The programs of all stages for one kind of iteration."""
+    make = megatron if scenario.pattern == "megatron" else sharded
+    for stage in range(scenario.pp):
+        if (stage, kind) not in cache:
+            cache[stage, kind] = make(scenario, stage, kind)
+    return [cache[stage, kind] for stage in range(scenario.pp)]
+
+
+def _run(scenario: Scenario, deaths: F8 | None) -> _Run:
+    cluster = Cluster(scenario)
+    _check_links(scenario, cluster)
+    engine, recorder = Engine(cluster, deaths), Recorder(cluster)
+    cache: dict[ProgramKey, Program] = {}
+    rewrites: list[Rewrite] = []
+    skips: list[Skip] = []
+    strikes: dict[int, tuple[Strike, Program]] = {}
+    ends = np.full(scenario.iterations + 1, np.inf)
+    ends[0] = 0.0
+    work = np.full((scenario.world_size, scenario.iterations), np.nan)
+    for iteration in range(scenario.iterations):
+        programs = programs_of(scenario, iteration_kind(scenario, iteration), cache)
+        now: list[Strike] = []
+        for number, fault in enumerate(scenario.faults):
+            rank = getattr(fault, "rank", None)
+            if rank is None or not struck(fault, iteration):
+                continue
+            program = programs[cluster.locate(rank)[0]]
+            strike = strike_of(fault, program)
+            if strike is not None:
+                now.append(strike)
+                strikes[number] = (strike, program)
+                _rewrite(fault, strike, program, iteration, rewrites, skips)
+        recorded = engine.iterate(iteration, programs, now)
+        recorder.add([part for part in recorded if np.isfinite(part.enqueue).any()])
+        for part in recorded:
+            work[cluster.grid[part.program.stage].reshape(-1), iteration] = part.work
+        finished = engine.finished()
+        if not finished.any():
+            break
+        if finished.all():
+            ends[iteration + 1] = max(float(state.host.max()) for state in engine.states)
+    return _Run(recorder, rewrites, skips, ends, work, engine.struck_at, strikes)
+
+
+def _rewrite(
+    fault: Fault, strike: Strike, program: Program, iteration: int, rewrites: list[Rewrite], skips: list[Skip]
+) -> None:
+    """What the faulty rank calls instead of what its peers call."""
+    row = program.first_row[strike.instruction]
+    if isinstance(fault, SizeMismatch):
+        rewrites.append(Rewrite(fault.rank, iteration, row, factor=fault.factor))
+    elif isinstance(fault, SkippedCollective):
+        skips.append(Skip(fault.rank, iteration, row))
+    elif isinstance(fault, OrderMismatch | CommDeadlock):
+        pair = swapped_calls(fault, program) if isinstance(fault, OrderMismatch) else crossed_calls(program)
+        first, second = (program.first_row[index] for index in pair)
+        rewrites.append(Rewrite(fault.rank, iteration, first, instead=second))
+        rewrites.append(Rewrite(fault.rank, iteration, second, instead=first))
+
+
+def _check_links(scenario: Scenario, cluster: Cluster) -> None:
+    for fault in scenario.faults:
+        if isinstance(fault, DeadLink):
+            (a, flat_a), (b, flat_b) = cluster.locate(fault.src), cluster.locate(fault.dst)
+            near = abs(a - b) == 1 or (scenario.vpp > 1 and abs(a - b) == scenario.pp - 1)
+            if flat_a != flat_b or not near:
+                raise ConfigError("faults (dead_link).dst", fault.dst, "a pipeline neighbour of src")
+
+
+def _captured(trace: Trace, scenario: Scenario) -> Trace:
+    """What a recorder with these limits would have kept."""
+    capture = scenario.capture
+    events, coverage = trace.events, trace.coverage
+    if capture.missing_ranks:
+        events = events.take(~np.isin(events.rank, capture.missing_ranks))
+        coverage = replace(coverage, ranks_missing=tuple(sorted(capture.missing_ranks)))
+    if capture.torn_tails:
+        keep = np.ones(len(events), bool)
+        for rank in capture.torn_tails:
+            rows = events.rows_of(rank)
+            keep[rows.stop - 1 : rows.stop] = rows.stop == rows.start
+        events = events.take(keep)
+        coverage = replace(coverage, torn_tails=tuple(sorted(capture.torn_tails)))
+    if capture.last_records is not None:
+        events, gaps = _last(events, capture.last_records, scenario.start_time_ns)
+        coverage = replace(coverage, gaps=gaps)
+    return replace(trace, events=events, coverage=replace(coverage, lines=len(events)))
+
+
+def _last(events: Events, records: int, start: int) -> tuple[Events, tuple[Gap, ...]]:
+    """The last N calls of every rank; what was overwritten is a gap from the start of the job."""
+    ranks, bounds = events.offsets()
+    first = np.maximum(bounds[1:] - records, bounds[:-1])
+    keep = np.arange(len(events)) >= np.repeat(first, np.diff(bounds))
+    lost = first - bounds[:-1]
+    gaps = tuple(
+        Gap(int(rank), start, int(events.enqueue[row]), int(number))
+        for rank, row, number in zip(ranks, first, lost, strict=True)
+        if number
+    )
+    return events.take(keep), gaps
+
+
+RING = frozenset(
+    {
+        Observable.ENQUEUE, Observable.START, Observable.END, Observable.COUNT, Observable.BYTES, Observable.PEER,
+        Observable.STREAM, Observable.SEQ, Observable.GROUP, Observable.COMPLETION, Observable.NODE,
+    }
+)  # fmt: skip
+TEXT = frozenset({Observable.ENQUEUE, Observable.COUNT, Observable.STREAM, Observable.SEQ})
+OBSERVATIONS = ("ring", "text", "text-hash", "bare")
+
+
+def observe(trace: Trace, source: str) -> Trace:
+    """The same recording as a weaker source would have it.
+
+    ``ring`` keeps everything; ``text`` keeps enqueue, count, stream and operation number; ``text-hash`` also which
+    communicator (its members unknown); ``bare`` has no operation number either. ``UnknownName`` for another word.
+    """
+    if source not in OBSERVATIONS:
+        raise UnknownName("kind of observation", source, OBSERVATIONS)
+    if source == "ring":
+        return _with_observables(trace, trace.events, trace.communicators, RING)
+    events = trace.events.with_columns(start=None, end=None, peer=None, nbytes=None, flags=None)
+    if source == "text-hash":
+        blind = tuple(Communicator(item.id, hash=item.hash) for item in trace.communicators)
+        return _with_observables(trace, events, blind, TEXT | {Observable.GROUP})
+    events = events.with_columns(comm=None)
+    if source == "bare":
+        events = events.with_columns(seq=np.full(len(events), -1, np.int64))
+        return _with_observables(trace, events, (), TEXT - {Observable.SEQ})
+    return _with_observables(trace, events, (), TEXT)
+
+
+def _with_observables(
+    trace: Trace, events: Events, communicators: tuple[Communicator, ...], observables: frozenset[Observable]
+) -> Trace:
+    coverage = replace(trace.coverage, observables=observables)
+    inputs = tuple(replace(item, observables=observables) for item in trace.inputs)
+    places = trace.places if Observable.NODE in observables else ()
+    return replace(
+        trace, events=events, communicators=communicators, coverage=coverage, inputs=inputs, places=places
+    )
+
+
+__all__ = [
+    "STANDSTILLS",
+    "Compute",
+    "NDArray",
+    "Recorded",
+    "Simulation",
+    "iteration_times",
+    "observe",
+    "simulate",
+]
