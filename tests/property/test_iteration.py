@@ -202,18 +202,17 @@ class _Reference:
                     program.popleft()
 
     def _step(self, stage: int, step: Step) -> bool:
-        key = (step.micro_batch, step.chunk)
         if step.action.is_compute:
             self._compute(stage, step)
         elif step.action.is_send:
             assert step.peer is not None
             made = Action.FORWARD if step.action is Action.SEND_FORWARD else Action.BACKWARD
-            self.mail[stage, step.peer].append(self.done[(stage, made, *key)])
+            self.mail[stage, step.peer].append(self.done[stage, made, step.micro_batch, step.chunk])
         else:
             assert step.peer is not None
             if not self.mail[step.peer, stage]:
                 return False
-            self.done[(stage, step.action, *key)] = self.mail[step.peer, stage].popleft()
+            self.done[stage, step.action, step.micro_batch, step.chunk] = self.mail[step.peer, stage].popleft()
         return True
 
     def _compute(self, stage: int, step: Step) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,13 +91,28 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
-    """Tasks that have all inputs once the levels before are solved. Rows are node numbers or a sentinel's."""
+    """Tasks that have all inputs once the levels before are solved: places first to last − 1 of the level
+    order.
 
-    rows: Rows
-    before: Rows
-    sender: Rows
-    after: Rows
-    receiver: Rows
+    inputs   [2 (last − first)] places: the task before each of them on its stage, then the task that feeds it
+    outputs  likewise: the task after it on its stage, then the task that it feeds
+    A sentinel's place stands where there is none.
+    """
+
+    first: int
+    last: int
+    inputs: Rows
+    outputs: Rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Order:
+    """Tasks sorted by level, so that a level is a slice; ``nodes`` [place] and ``places`` [node]
+    translate."""
+
+    nodes: Rows
+    places: Rows
+    levels: tuple[_Level, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,21 +153,25 @@ class IterationGraph:
         return receiver
 
     @cached_property
-    def _levels(self) -> tuple[_Level, ...]:
-        """Levels in order. Sentinel rows: nodes + stage = end of the stage, nodes + pp = nothing."""
+    def _order(self) -> _Order:
+        """Sentinel places: nodes + stage = end of the stage, nodes + pp = start, nodes + pp + 1 = nothing."""
         node = np.arange(self.nodes)
         stage, index = np.divmod(node, self.tasks)
-        nothing = self.nodes + self.schedule.pp
-        before = np.where(index > 0, node - 1, nothing)
-        after = np.where(index < self.tasks - 1, node + 1, self.nodes + stage)
-        sender = np.where(self.sender >= 0, self.sender, nothing)
-        receiver = np.where(self.receiver >= 0, self.receiver, nothing)
-        order = np.argsort(self.depth, kind="stable")
-        cuts = np.flatnonzero(np.diff(self.depth[order])) + 1
-        return tuple(
-            _Level(rows, before[rows], sender[rows], after[rows], receiver[rows])
-            for rows in np.split(order.astype(np.intp), cuts)
+        start = self.nodes + self.schedule.pp
+        order = np.argsort(self.depth, kind="stable").astype(np.intp)
+        places = np.empty(self.nodes + self.schedule.pp + 2, np.intp)
+        places[order] = node
+        places[self.nodes :] = np.arange(self.nodes, len(places))
+        before = places[np.where(index > 0, node - 1, start)][order]
+        after = places[np.where(index < self.tasks - 1, node + 1, self.nodes + stage)][order]
+        sender = places[np.where(self.sender >= 0, self.sender, start + 1)][order]
+        receiver = places[np.where(self.receiver >= 0, self.receiver, start + 1)][order]
+        cuts = np.flatnonzero(np.diff(self.depth[order], prepend=-1, append=-1)).tolist()
+        levels = tuple(
+            _Level(a, b, np.append(before[a:b], sender[a:b]), np.append(after[a:b], receiver[a:b]))
+            for a, b in pairwise(cuts)
         )
+        return _Order(order, places[: self.nodes], levels)
 
     def empty(self, replicas: int, batch: int | None = None, dtype: type[Any] = np.float64) -> Floats:
         """An uninitialised duration array in the memory layout that ``solve`` need not copy."""
@@ -171,27 +191,34 @@ class IterationGraph:
         """
         work = self._columns(duration)
         delay = self._delay(p2p_delay, np.shape(duration), work.dtype)
-        start, finish = self._forward(work, delay)
-        batch = work.shape[2] if np.ndim(duration) == 4 else None
+        in_order = np.take(work.reshape(self.nodes, -1), self._order.nodes, axis=0)
+        start, finish = self._forward(in_order, delay)
         ready, sync_finish, end = self._end(finish, sync, work.shape[2])
-        latest, slack = self._backward(work, delay, start, end, sync)
-        shape = (self.schedule.pp, self.tasks, *work.shape[2:])
-        arrays = (start, finish, latest, slack)
-        views = [_public(array[: self.nodes].reshape(shape), batch) for array in arrays]
-        by_stage = finish[: self.nodes].reshape(shape)[:, -1]
-        per_replica = by_stage.max(axis=0)
+        latest = self._backward(in_order, delay, end, sync, work.shape)
+        # Back from level order; each result goes where an array that is no longer needed lies.
+        done, until, slack = in_order, start, finish[: self.nodes]
+        begin = start.take(self._order.places, axis=0)
+        finish.take(self._order.places, axis=0, out=done, mode="clip")
+        latest.take(self._order.places, axis=0, out=until, mode="clip")
+        with np.errstate(invalid="ignore"):
+            np.subtract(until, begin, out=slack)
+        # The sums forward and backward round apart: a slack below zero is one of zero.
+        np.maximum(slack, 0.0, out=slack)
+        begin, done, until, slack = (array.reshape(work.shape) for array in (begin, done, until, slack))
+        per_replica = done[:, -1].max(axis=0)
+        batch = work.shape[2] if np.ndim(duration) == 4 else None
         if batch is None:
             ready, sync_finish, end, per_replica = ready[0], sync_finish[0], end[0], per_replica[0]
         return Solution(
-            start=views[0],
-            finish=views[1],
-            latest=views[2],
-            slack=views[3],
+            start=_public(begin, batch),
+            finish=_public(done, batch),
+            latest=_public(until, batch),
+            slack=_public(slack, batch),
             sync_start=ready,
             sync_finish=sync_finish,
             makespan=np.asarray(end),
             replica_makespan=per_replica,
-            depth=len(self._levels),
+            depth=len(self._order.levels),
             duration=np.asarray(duration),
             delay=np.broadcast_to(np.asarray(p2p_delay, work.dtype), np.shape(duration)),
         )
@@ -199,7 +226,8 @@ class IterationGraph:
     def makespan(self, duration: Floats, *, p2p_delay: ArrayLike = 0.0, sync: ArrayLike = 0.0) -> Floats:
         """End of the iteration, [()] or [B]: what ``solve`` says, at less than half the cost."""
         work = self._columns(duration)
-        _, finish = self._forward(work, self._delay(p2p_delay, np.shape(duration), work.dtype))
+        in_order = np.take(work.reshape(self.nodes, -1), self._order.nodes, axis=0)
+        _, finish = self._forward(in_order, self._delay(p2p_delay, np.shape(duration), work.dtype))
         _, _, end = self._end(finish, sync, work.shape[2])
         return end if np.ndim(duration) == 4 else np.asarray(end[0])
 
@@ -231,8 +259,8 @@ class IterationGraph:
         """
         if np.isnan(solution.makespan.reshape(-1)[iteration]):
             raise ValueError("a lost duration makes the end unknown: durations.fill_unknown() first")
-        path = self._walk(solution, np.asarray([iteration]))
-        return [Node(int(stage), int(replica), int(task)) for stage, replica, task in path[::-1, :, 0]]
+        replica, path = self._walk(solution, iteration)
+        return [Node(stage, replica, task) for stage, task in reversed(path)]
 
     def blame(self, solution: Solution) -> NDArray[np.float64]:
         """Time on the critical path spent in tasks of each stage and replica: float64 [(B,) pp, replicas].
@@ -241,38 +269,39 @@ class IterationGraph:
         is NaN; +inf where a task on the path never finished.
         """
         duration = _batched(solution.duration)
-        batch = np.arange(len(duration))
         out = np.zeros(duration.shape[:3])
-        for stage, replica, task in self._walk(solution, batch):
-            on_path = np.where(task >= 0, duration[batch, stage, replica, task], 0.0)
-            out[batch, stage, replica] += on_path
-        out[np.isnan(solution.makespan.reshape(-1))] = np.nan
+        for iteration, makespan in enumerate(solution.makespan.reshape(-1)):
+            if np.isnan(makespan):
+                out[iteration] = np.nan
+                continue
+            replica, path = self._walk(solution, iteration)
+            took = duration[iteration, :, replica].item
+            spent = [0.0] * self.schedule.pp
+            for stage, task in path:
+                spent[stage] += took(stage, task)
+            out[iteration, :, replica] = spent
         return out if solution.start.ndim == 4 else out[0]
 
-    def _walk(self, solution: Solution, batch: NDArray[np.intp]) -> NDArray[np.int64]:
-        """int64 [steps, (stage, replica, task), iterations], last task first; task −1 beyond the first.
-
-        A path never changes its replica: replicas meet only at the end.
-        """
-        finish, delay = _batched(solution.finish), _batched(solution.delay)
-        ends = solution.sync_finish.reshape(-1, self.schedule.pp)[batch]
-        stage = np.argmax(ends, axis=1)
-        replica = np.argmax(finish[batch, stage, :, -1], axis=1)
-        node = stage * self.tasks + self.tasks - 1
-        steps = []
-        while bool((node >= 0).any()):
-            here = np.maximum(node, 0)
-            stage, task = np.divmod(here, self.tasks)
-            steps.append(np.stack([stage, replica, np.where(node >= 0, task, -1)]))
-            sender = self.sender[here]
-            from_stage, from_task = np.divmod(np.maximum(sender, 0), self.tasks)
-            own = np.where(task > 0, finish[batch, stage, replica, task - 1], -1.0)
-            sent = finish[batch, from_stage, replica, from_task] + delay[batch, stage, replica, task]
-            by_sender = (sender >= 0) & ((task == 0) | (sent > own))
-            node = np.where(by_sender, sender, np.where((task > 0) & (node >= 0), node - 1, -1))
-            # A path that has ended stays ended.
-            node = np.where(steps[-1][2] >= 0, node, -1)
-        return np.asarray(steps, np.int64)
+    def _walk(self, solution: Solution, iteration: int) -> tuple[int, list[tuple[int, int]]]:
+        """The replica of the critical path (they meet at the end only) and its (stage, task), last first."""
+        stage = int(np.argmax(solution.sync_finish.reshape(-1, self.schedule.pp)[iteration]))
+        replica = int(np.argmax(_batched(solution.finish)[iteration, stage, :, -1]))
+        finish = _batched(solution.finish)[iteration, :, replica].item
+        delay = _batched(solution.delay)[iteration, :, replica].item
+        task = self.tasks - 1
+        path = []
+        while True:
+            path.append((stage, task))
+            sender = self.sender.item(stage * self.tasks + task)
+            if sender >= 0:
+                from_stage, from_task = divmod(sender, self.tasks)
+                sent = finish(from_stage, from_task) + delay(stage, task)
+                if not task or sent > finish(stage, task - 1):
+                    stage, task = from_stage, from_task
+                    continue
+            if not task:
+                return replica, path
+            task -= 1
 
     def _columns(self, duration: Floats) -> Floats:
         """[pp, tasks, B, replicas], contiguous: a row a task, a column a replica of an iteration."""
@@ -289,78 +318,68 @@ class IterationGraph:
             array = array[None]
         return np.ascontiguousarray(array.transpose(1, 3, 0, 2))
 
-    def _delay(self, p2p_delay: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Floats | None:
-        """[nodes + sentinels, columns or 1] transfer into each task, 0 where there is none; None where all
-        are 0."""
+    def _delay(
+        self, p2p_delay: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Floats | float | None:
+        """Transfer into each task: a number, or [places, columns] in level order; None where all are 0."""
         delay = np.asarray(p2p_delay, dtype)
-        if not delay.any():
-            return None
-        padded = np.zeros((self.nodes + self.schedule.pp + 1, 1), dtype)
-        has = self.sender >= 0
         if delay.ndim == 0:
-            padded[: self.nodes, 0] = np.where(has, delay, 0)
-            return padded
+            return float(delay) or None
         flat = self._columns(np.broadcast_to(delay, shape)).reshape(self.nodes, -1)
-        padded = np.zeros((len(padded), flat.shape[1]), dtype)
-        np.copyto(padded[: self.nodes], flat, where=has[:, None])
+        padded = np.zeros((self.nodes + self.schedule.pp + 2, flat.shape[1]), dtype)
+        np.take(flat, self._order.nodes, axis=0, out=padded[: self.nodes], mode="clip")
         return padded
 
-    def _forward(self, work: Floats, delay: Floats | None) -> tuple[Floats, Floats]:
-        """start, finish [nodes + pp + 1, columns]; the sentinels' finish is the start of the iteration."""
-        flat = work.reshape(self.nodes, -1)
-        shape = (self.nodes + self.schedule.pp + 1, flat.shape[1])
-        start, finish = np.empty(shape, work.dtype), np.empty(shape, work.dtype)
-        finish[self.nodes :] = 0.0
-        for level in self._levels:
-            begin = finish[level.before]
-            arrived = finish[level.sender]
+    def _forward(self, work: Floats, delay: Floats | float | None) -> tuple[Floats, Floats]:
+        """start, finish [places, columns] of work in level order; the iteration starts at 0."""
+        shape = (self.nodes + self.schedule.pp + 2, work.shape[1])
+        start, finish = np.empty(work.shape, work.dtype), np.empty(shape, work.dtype)
+        finish[self.nodes : -1] = 0.0
+        finish[-1] = -np.inf  # nothing is sent: never the last to arrive
+        scratch = _scratch(self.schedule.pp, work)
+        for level in self._order.levels:
+            a, b = level.first, level.last
+            both, own, sent = scratch[b - a]
+            finish.take(level.inputs, 0, both, "clip")
             if delay is not None:
-                arrived += delay[level.rows]
-            np.maximum(begin, arrived, out=begin)
-            start[level.rows] = begin
-            begin += flat[level.rows]
-            finish[level.rows] = begin
+                np.add(sent, delay if isinstance(delay, float) else delay[a:b], out=sent)
+            np.add(np.maximum(own, sent, out=start[a:b]), work[a:b], out=finish[a:b])
         return start, finish
 
     def _end(self, finish: Floats, sync: ArrayLike, batch: int) -> tuple[Floats, Floats, Floats]:
-        """sync_start [B, pp], sync_finish [B, pp], end [B]."""
-        last = finish[self.tasks - 1 : self.nodes : self.tasks].reshape(self.schedule.pp, batch, -1)
-        ready = last.max(axis=2).T
+        """sync_start [B, pp], sync_finish [B, pp], end [B] of finish in level order."""
+        last = finish[self._order.places[self.tasks - 1 :: self.tasks]]
+        ready = last.reshape(self.schedule.pp, batch, -1).max(axis=2).T
         sync_finish = ready + np.asarray(sync, finish.dtype)
         return ready, sync_finish, sync_finish.max(axis=1)
 
     def _backward(
-        self, work: Floats, delay: Floats | None, start: Floats, end: Floats, sync: ArrayLike
-    ) -> tuple[Floats, Floats]:
-        """latest, slack [nodes + pp + 1, columns]."""
-        pp, batch, replicas = self.schedule.pp, work.shape[2], work.shape[3]
-        flat = work.reshape(self.nodes, -1)
-        latest, slack = np.empty_like(start), np.empty_like(start)
+        self, work: Floats, delay: Floats | float | None, end: Floats, sync: ArrayLike, shape: tuple[int, ...]
+    ) -> Floats:
+        """Latest start [places, columns] of work in level order; shape is [pp, tasks, B, replicas]."""
+        pp, _, batch, replicas = shape
+        latest = np.empty((self.nodes + pp + 2, work.shape[1]), work.dtype)
         known = np.where(np.isfinite(end), end, np.nan)
         latest_sync = known[:, None] - np.broadcast_to(np.asarray(sync, work.dtype), (batch, pp))
         latest[self.nodes : self.nodes + pp] = np.repeat(latest_sync.T, replicas, axis=1)
-        latest[self.nodes + pp] = np.inf
+        latest[self.nodes + pp :] = np.inf
+        scratch = _scratch(pp, work)
         with np.errstate(invalid="ignore"):  # an end of NaN makes all of its columns NaN
-            for level in reversed(self._levels):
-                until = latest[level.after]
-                needed = latest[level.receiver]
+            for level in reversed(self._order.levels):
+                a, b = level.first, level.last
+                both, own, other = scratch[b - a]
+                latest.take(level.outputs, 0, both, "clip")
                 if delay is not None:
-                    needed -= delay[level.receiver]
-                np.minimum(until, needed, out=until)
-                until -= flat[level.rows]
-                latest[level.rows] = until
-                until -= start[level.rows]
-                # The sums forward and backward round apart: a slack below zero is one of zero.
-                slack[level.rows] = np.maximum(until, 0.0, out=until)
-        return latest, slack
+                    into = delay if isinstance(delay, float) else delay[level.outputs[b - a :]]
+                    np.subtract(other, into, out=other)
+                np.subtract(np.minimum(own, other, out=own), work[a:b], out=latest[a:b])
+        return latest
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Walk:
-    """node [steps, B] from the last task to the first, −1 beyond it; replica [B]."""
-
-    node: NDArray[np.int64]
-    replica: NDArray[np.int64]
+def _scratch(size: int, like: Floats) -> list[tuple[Floats, Floats, Floats]]:
+    """Room for two inputs of n tasks, n = 0 to size: both, the first, the second; all share one buffer."""
+    rows = np.empty((2 * size, like.shape[1]), like.dtype)
+    return [(rows[: 2 * n], rows[:n], rows[n : 2 * n]) for n in range(size + 1)]
 
 
 def _batched(array: NDArray[Any]) -> NDArray[Any]:
