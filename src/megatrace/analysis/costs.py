@@ -1,0 +1,173 @@
+"""What an iteration would have cost without a fault: counterfactuals on the iteration graph.
+
+``Costs`` holds what each place spent and what it normally spends; the difference is its excess. Seconds count only
+as far as they lie on the critical path: ``seconds_lost`` puts one place's excess into an otherwise normal pipeline and
+reads how much longer the iteration becomes. A delay that a bubble absorbs costs nothing and accuses nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.work import WorkTable, median
+from megatrace.model.graph import IterationGraph
+from megatrace.model.schedule import Schedule
+
+F8 = NDArray[np.float64]
+
+# Iterations whose work lies within 8 % of the quick fifth are a place's normal ones. Real jobs without a fault stay
+# within 3 % (Megatron log: 1.60–1.62 s); a fault worth reporting costs at least 5 % of the iteration.
+NORMAL_BAND = 1.08
+QUICK_SHARE = 0.2
+# From this many places that do the same work on, their median is a yardstick; two only say which is slower.
+PEERS = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """K usable iterations of S stages × D replicas × M members × T tasks; seconds.
+
+    iterations  int64 [K]: their numbers
+    work        [K, S, D, M, T]: M = 1 where only the tensor group's work is known
+    normal      like ``work``: what the place normally spends on the task
+    comm        [K, S, D, T]: collectives inside a task, ``normal_comm`` likewise
+    transfer    [K, S, D, T]: from both sides ready to the input being there, ``normal_transfer`` likewise
+    measured    [K]: iteration time;  usual float: the median of the undisturbed ones
+    """
+
+    graph: IterationGraph
+    iterations: NDArray[np.int64]
+    work: F8
+    normal: F8
+    comm: F8
+    normal_comm: F8
+    transfer: F8
+    normal_transfer: F8
+    measured: F8
+    usual: float
+
+    @property
+    def excess(self) -> F8:
+        """[K, S, D, M]: work beyond normal, seconds an iteration."""
+        return np.asarray((self.work - self.normal).sum(axis=-1))
+
+    @property
+    def excess_share(self) -> F8:
+        """[K, S, D, M]: the same as a share of the normal work."""
+        return np.asarray(self.excess / np.maximum(self.normal.sum(axis=-1), 1e-9))
+
+    def makespan(self, work: F8, comm: F8, transfer: F8) -> F8:
+        """[K]: length of the pipeline part of each iteration."""
+        duration = work.max(axis=3) + comm
+        return np.asarray(self.graph.makespan(duration, p2p_delay=transfer))
+
+    def ideal(self) -> F8:
+        """[K]: makespan with everything normal."""
+        return self.makespan(self.normal, self.normal_comm, self.normal_transfer)
+
+    def with_work(self, chosen: NDArray[np.bool_]) -> F8:
+        """[K]: makespan with everything normal but the work at the chosen places ([S, D, M])."""
+        work = np.where(chosen[None, ..., None], self.work, self.normal)
+        return self.makespan(work, self.normal_comm, self.normal_transfer)
+
+    def without_work(self, chosen: NDArray[np.bool_]) -> F8:
+        """[K]: makespan as it was, but normal work at the chosen places."""
+        work = np.where(chosen[None, ..., None], self.normal, self.work)
+        return self.makespan(work, self.comm, self.transfer)
+
+    def with_transfer(self, chosen: NDArray[np.bool_]) -> F8:
+        """[K]: makespan with everything normal but the transfers into the chosen places ([S, D, T])."""
+        transfer = np.where(chosen[None], self.transfer, self.normal_transfer)
+        return self.makespan(self.normal, self.normal_comm, transfer)
+
+    def with_comm(self, chosen: NDArray[np.bool_]) -> F8:
+        """[K]: makespan with everything normal but the collectives of the chosen groups ([S, D])."""
+        comm = np.where(chosen[None, ..., None], self.comm, self.normal_comm)
+        return self.makespan(self.normal, comm, self.normal_transfer)
+
+    def relative_to(self, normal: F8) -> Costs:
+        """The same with another idea of normal work."""
+        return replace(self, normal=normal)
+
+
+def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
+    """Costs of the iterations in which at least half of the groups were seen; None where there are none."""
+    known = ~np.isnan(table.group).any(axis=3)
+    usable = known.mean(axis=(1, 2)) >= 0.5
+    usable &= ~np.isnan(table.iteration)
+    if not usable.any():
+        return None
+    seen = table.own if table.own is not None else table.group[:, :, :, None, :]
+    work, normal = _known(seen[usable], normal_work(seen[usable]))
+    if table.comm is not None:
+        cheapest = np.fmin.reduce(table.comm[usable], axis=3)  # the last member to come waits for nobody
+        comm, normal_comm = _known(cheapest, quick_level(cheapest))
+    else:
+        comm = normal_comm = np.zeros((*work.shape[:3], work.shape[4]))
+    slowest = np.fmax.reduce(table.transfer[usable], axis=3)
+    # Clock offsets between nodes make single transfers look negative: they are bounded by 0. No Recv, no transfer.
+    transfer, normal_transfer = _known(np.maximum(slowest, 0.0), np.maximum(quick_level(slowest), 0.0))
+    measured = table.iteration[usable]
+    return Costs(
+        graph=IterationGraph.of(schedule),
+        iterations=np.flatnonzero(usable),
+        work=work,
+        normal=normal,
+        comm=comm,
+        normal_comm=np.minimum(comm, normal_comm),
+        transfer=transfer,
+        normal_transfer=np.minimum(transfer, normal_transfer),
+        measured=measured,
+        usual=usual_time(measured),
+    )
+
+
+def _known(values: F8, normal: F8) -> tuple[F8, F8]:
+    """(values, normal) without NaN: what was not seen counts as normal, what was never seen as nothing."""
+    normal = np.nan_to_num(np.broadcast_to(normal, values.shape), nan=0.0)
+    return np.where(np.isnan(values), normal, values), normal
+
+
+def usual_time(measured: F8) -> float:
+    """Seconds: the undisturbed iteration, as the median of those within the band of the quick fifth."""
+    known = measured[~np.isnan(measured)]
+    if not len(known):
+        return float("nan")
+    quick = float(np.quantile(known, QUICK_SHARE))
+    return float(np.median(known[known <= quick * NORMAL_BAND]))
+
+
+def quick_level(values: F8) -> F8:
+    """[1, ...]: what each place spends in its quick iterations: the median of its quick half; NaN never seen."""
+    ordered = np.sort(values, axis=0)  # NaN last
+    count = np.sum(~np.isnan(values), axis=0, keepdims=True)
+    index = np.maximum((count + 1) // 2 - 1, 0) // 2
+    return np.asarray(np.take_along_axis(ordered, index, axis=0))
+
+
+def own_normal(work: F8) -> F8:
+    """[1, S, D, M, T]: a place's median in its own undisturbed iterations; NaN where it was never seen whole."""
+    total = work.sum(axis=-1)
+    ordered = np.sort(total, axis=0)
+    count = np.sum(~np.isnan(total), axis=0, keepdims=True)
+    quick = np.take_along_axis(ordered, np.maximum((count * QUICK_SHARE).astype(np.int64), 0), axis=0)
+    undisturbed = total <= quick * NORMAL_BAND
+    return median(np.where(undisturbed[..., None], work, np.nan), 0)[None]
+
+
+def peer_normal(work: F8) -> F8 | None:
+    """[K, S, 1, 1, T]: the median of all places that do the same work in the same iteration; None below three."""
+    k, s, d, m, t = work.shape
+    if d * m < PEERS:
+        return None
+    return median(work.reshape(k, s, d * m, t), 2)[:, :, None, None, :]
+
+
+def normal_work(work: F8) -> F8:
+    """The lower of a place's own past and its peers' present, like ``work``."""
+    own = np.broadcast_to(own_normal(work), work.shape)
+    peers = peer_normal(work)
+    return np.array(own) if peers is None else np.fmin(own, peers)

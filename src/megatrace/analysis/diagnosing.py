@@ -1,0 +1,203 @@
+"""The entry point: a trace in, a diagnosis out.
+
+Resolves communicators and layout, cuts iterations and phases, looks for hangs, then for slowness, and says what was
+looked at. Pure: no files, no clock (``now`` is a value). Where something cannot be known the diagnosis says so and
+names what to collect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis import phases as phase_tables
+from megatrace.analysis import summary
+from megatrace.analysis.costs import tabulate_costs
+from megatrace.analysis.infer_layout import Resolved, resolve
+from megatrace.analysis.phases import PhaseTable
+from megatrace.analysis.slow import find_slow
+from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
+from megatrace.model.finding import ClockInfo, Diagnosis, Finding, NextStep, Severity, Verdict
+from megatrace.model.trace import RankPlace, Trace
+from megatrace.units import format_ranks
+
+Progress = Callable[[str], None]
+
+_ORDER = (Verdict.FAILED, Verdict.HANG, Verdict.SLOW)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Analysis:
+    """Everything worked out on the way; ``diagnosis`` is what reports get, the rest serves tests and live use."""
+
+    resolved: Resolved
+    phases: PhaseTable | None
+    table: WorkTable | None
+    diagnosis: Diagnosis
+
+
+def diagnose(trace: Trace, *, now: int | None = None, progress: Progress | None = None) -> Diagnosis:
+    """The verdict on a trace. ``now``: ns since the epoch at which the job still stood as the trace ends."""
+    return analyse(trace, now=now, progress=progress).diagnosis
+
+
+def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None = None) -> Analysis:
+    """Like ``diagnose``, with the intermediate results."""
+    tell = progress or (lambda _: None)
+    tell("layout and iterations")
+    resolved = resolve(trace)
+    tell("phases")
+    table: PhaseTable | None = None
+    slices = phase_tables.cut(resolved)
+    found = phase_tables.infer_schedule(resolved, slices) if slices is not None else None
+    if slices is not None and found is not None:
+        table = phase_tables.tabulate_phases(resolved, slices, *found)
+    work: WorkTable | None = None
+    findings: tuple[Finding, ...] = ()
+    if table is not None:
+        tell("work and waiting")
+        work = tabulate_work(resolved, table)
+        tell("slowness")
+        findings = find_slow(resolved, table, work)
+    tell("verdict")
+    diagnosis = _conclude(resolved, table, work, findings)
+    return Analysis(resolved, table, work, diagnosis)
+
+
+def _conclude(
+    resolved: Resolved, table: PhaseTable | None, work: WorkTable | None, findings: Sequence[Finding]
+) -> Diagnosis:
+    events = resolved.trace.events
+    t0 = int(events.enqueue.min()) if len(events) else 0
+    times, anchors = iteration_times(resolved, t0)
+    numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
+    verdict, headline, next_steps, alternatives = _verdict(resolved, table, work, numbered, times)
+    job = summary.job_summary(resolved, table, times, _baseline(resolved, work))
+    costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
+    drawn, group = _drawn(resolved, work, numbered)
+    return Diagnosis(
+        verdict=verdict,
+        headline=headline,
+        job=job,
+        findings=numbered,
+        clock=ClockInfo(t0=t0),
+        inputs=resolved.trace.inputs,
+        stages=summary.stage_times(work, table.tasks) if work is not None and table is not None else (),
+        alternatives=alternatives,
+        next_steps=next_steps,
+        places=_places(resolved),
+        coverage=resolved.trace.coverage,
+        warnings=resolved.warnings,
+        pictures=summary.pictures(resolved, table, work, times, anchors, costs, drawn, group),
+    )
+
+
+def _identified(finding: Finding, number: int) -> Finding:
+    ranks = finding.culprits.ranks
+    who = format_ranks(ranks) if ranks else ",".join(finding.culprits.nodes) or f"stage{finding.where.stage}"
+    return replace(finding, id=f"f{number}", fingerprint=finding.fingerprint or f"{finding.kind.value}:{who}")
+
+
+def _places(resolved: Resolved) -> tuple[RankPlace, ...]:
+    places = tuple(resolved.trace.place_of(rank) for rank in range(resolved.world))
+    return places if any(place.node is not None for place in places) else ()
+
+
+def _baseline(resolved: Resolved, work: WorkTable | None) -> str | None:
+    if work is None:
+        return None
+    return "own past + peers" if work.group.shape[2] * (work.group.shape[3] if work.by_rank else 1) > 2 else "own past"
+
+
+def _drawn(
+    resolved: Resolved, work: WorkTable | None, findings: Sequence[Finding]
+) -> tuple[int | None, tuple[int, int] | None]:
+    """Iteration for the Gantt chart and the culprit's (stage, replica)."""
+    if work is None:
+        return None, None
+    seen = np.flatnonzero(~np.isnan(work.group).all(axis=(1, 2, 3)))
+    drawn = int(seen[-1]) if len(seen) else None
+    if not findings:
+        return drawn, None
+    first = findings[0]
+    if first.window is not None and first.window.first_iteration is not None:
+        last = first.window.last_iteration
+        middle = first.window.first_iteration if last is None else (first.window.first_iteration + last) // 2
+        drawn = middle
+    if first.culprits.ranks and resolved.layout is not None:
+        place = resolved.layout.place(first.culprits.ranks[0])
+        return drawn, (place.stage, place.dp)
+    return drawn, None
+
+
+def _verdict(
+    resolved: Resolved,
+    table: PhaseTable | None,
+    work: WorkTable | None,
+    findings: Sequence[Finding],
+    times: NDArray[np.float64],
+) -> tuple[Verdict, str, tuple[NextStep, ...], tuple[str, ...]]:
+    serious = [finding for finding in findings if finding.severity <= Severity.P2]
+    for verdict in _ORDER:
+        matching = [finding for finding in serious if finding.kind.verdict is verdict]
+        if matching:
+            return verdict, matching[0].summary, _next_steps(matching[0]), ()
+    reason = _blind(resolved, table, work, times)
+    if reason is not None:
+        return Verdict.UNDECIDABLE, *reason, ()
+    return Verdict.HEALTHY, _healthy(resolved, work, times), (), ()
+
+
+def _next_steps(finding: Finding) -> tuple[NextStep, ...]:
+    return (NextStep(finding.remedy, "the first thing to look at"),) if finding.remedy else ()
+
+
+def _blind(
+    resolved: Resolved, table: PhaseTable | None, work: WorkTable | None, times: NDArray[np.float64]
+) -> tuple[str, tuple[NextStep, ...]] | None:
+    """Why nothing can be said, and what to collect; None where enough was seen."""
+    seen = len(resolved.trace.events.ranks())
+    if resolved.iterations is None:
+        text = f"cannot tell: the calls of {seen} rank{'s' if seen != 1 else ''} show no repeating iteration"
+        return text, (NextStep("collect at least three whole iterations", "nothing can be compared with itself"),)
+    if resolved.layout is None or table is None:
+        missing = resolved.trace.coverage.ranks_missing
+        lacking = f"; the logs of ranks {format_ranks(missing)} are missing" if missing else ""
+        known = times[~np.isnan(times)]
+        slow = _own_excess(known)
+        text = f"cannot tell who: {seen} of {resolved.world} or more ranks seen, their parallel layout does not show{lacking}"
+        if slow is not None:
+            text = f"{slow}, but {text}"
+        return text, (
+            NextStep("megatrace diagnose --config job.yaml …", "the layout may be declared"),
+            NextStep("add the logs of the other ranks", "who works and who waits shows only between ranks"),
+        )
+    if work is None or np.isnan(work.group).all():
+        return "cannot tell: no whole iteration was seen", (NextStep("collect longer", "one whole iteration is needed"),)
+    return None
+
+
+def _own_excess(times: NDArray[np.float64]) -> str | None:
+    """A sentence if some iterations were clearly longer than the usual one."""
+    if len(times) < 4:
+        return None
+    usual = float(np.median(np.sort(times)[: max(2, len(times) // 2)]))
+    slow = times > 1.2 * usual
+    if not slow.any():
+        return None
+    return f"{int(slow.sum())} of {len(times)} iterations took up to {times.max() / usual:.1f}× the usual {usual:.2f} s"
+
+
+def _healthy(resolved: Resolved, work: WorkTable | None, times: NDArray[np.float64]) -> str:
+    known = times[~np.isnan(times)]
+    seen = len(resolved.trace.events.ranks())
+    text = f"nothing wrong found: {seen} of {resolved.world} ranks, {len(known)} iterations"
+    if len(known):
+        text += f", median iteration {np.median(known):.2f} s"
+    worst = summary.worst_imbalance(work) if work is not None else None
+    if worst is not None:
+        text += f", longest stage {worst:.2f}× the median stage"
+    return text

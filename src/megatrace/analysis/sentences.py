@@ -1,0 +1,147 @@
+"""The sentences of slow findings: what happened, who, where, since when, what it cost.
+
+Kept together so that wording is consistent; the numbers come in, nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.costs import Costs
+from megatrace.analysis.infer_layout import Resolved
+from megatrace.analysis.member import Member
+from megatrace.analysis.suspects import Cause, Suspect
+from megatrace.analysis.work import WorkTable
+from megatrace.model.finding import Evidence, Finding, Kind, Status
+from megatrace.units import format_ranks
+
+_VERB = {
+    Kind.SLOW_COMPUTE: "computed",
+    Kind.SLOW_HOST: "made their calls",
+    Kind.SLOW_NETWORK: "exchanged data",
+    Kind.SLOW_STORAGE: "waited for storage",
+}
+
+_REMEDY = {
+    Kind.SLOW_COMPUTE: "check the GPU for throttling, other processes and ECC errors (nvidia-smi -q -d PERFORMANCE,ECC); "
+    "drain the node if it comes back",
+    Kind.SLOW_HOST: "check the node's processors: other load, cgroup limits, frequency governor, swapping",
+    Kind.SLOW_NETWORK: "check the path's NICs, cables and switch ports for errors and a reduced link speed",
+    Kind.SLOW_STORAGE: "check the storage that feeds the data loader and takes the checkpoints",
+    Kind.SLOW_UNIFORM: "compare clocks, driver, NCCL environment and storage with a run that was fast",
+    Kind.IMBALANCE: "rebalance: layers over the stages, or tokens over the micro-batches",
+    Kind.JITTER: "look for noise on all hosts: garbage collection, daemons, frequency scaling",
+}
+
+
+def remedy(kind: Kind) -> str:
+    """What to do first."""
+    return _REMEDY.get(kind, "")
+
+
+def places(resolved: Resolved, ranks: tuple[int, ...]) -> str:
+    """"rank 2 (stage 1, TP 0)", with node and GPU where known; a set of ranks for several."""
+    if len(ranks) != 1:
+        return f"ranks {format_ranks(ranks)}"
+    rank = ranks[0]
+    parts: list[str] = []
+    where = resolved.trace.place_of(rank)
+    if where.node is not None:
+        parts.append(f"{where.node} {where.device}" if where.device else where.node)
+    if resolved.layout is not None and rank < resolved.layout.world_size:
+        place = resolved.layout.place(rank)
+        if resolved.layout.pp > 1:
+            parts.append(f"stage {place.stage}")
+        if resolved.layout.tp > 1:
+            parts.append(f"TP {place.tp}")
+        if resolved.layout.dp > 1:
+            parts.append(f"DP {place.dp}")
+    return f"rank {rank} ({', '.join(parts)})" if parts else f"rank {rank}"
+
+
+def when(finding: Finding) -> str:
+    """"in iterations 21–31"."""
+    window = finding.window
+    if window is None or window.first_iteration is None:
+        return ""
+    first, last = window.first_iteration, window.last_iteration
+    if finding.status is Status.INTERMITTENT:
+        return f"now and then between iterations {first} and {last}"
+    if first == last:
+        return f"in iteration {first}"
+    return f"in iterations {first}–{last}"
+
+
+def summarised(resolved: Resolved, finding: Finding, usual: float, slow: float, ratio: float) -> Finding:
+    """The finding with its sentence."""
+    who = places(resolved, finding.culprits.ranks)
+    if finding.ambiguous:
+        who = f"one of {who}" if len(finding.culprits.ranks) > 1 else who
+    verb = _VERB.get(finding.kind, "was")
+    if finding.kind is Kind.SLOW_HOST and len(finding.culprits.ranks) == 1:
+        verb = "made its calls"
+    factor = f"{ratio:.1f}× slower" if ratio >= 1.05 else "slower"
+    seconds = finding.impact.seconds_lost or 0.0
+    state = {Status.RECOVERED: ", recovered", Status.ONGOING: ", still so at the end", Status.INTERMITTENT: ""}
+    text = (
+        f"{who} {verb} {factor} {when(finding)}: iteration {usual:.2f} → {slow:.2f} s, "
+        f"{seconds:.1f} s of the job's time{state[finding.status]}"
+    )
+    return replace(finding, summary=text)
+
+
+def pattern_summarised(finding: Finding, usual: float, slow: float) -> Finding:
+    """The sentence of a pattern that belongs to nobody."""
+    stage = finding.where.stage
+    subject = {
+        Kind.IMBALANCE: f"stage {stage} is longer than the others" if stage is not None else "micro-batches are uneven",
+        Kind.JITTER: "all ranks are scattered, none in particular",
+        Kind.SLOW_UNIFORM: "the whole job became slower at once, no rank in particular",
+    }[finding.kind]
+    seconds = finding.impact.seconds_lost or 0.0
+    text = f"{subject} {when(finding)}: iteration {usual:.2f} → {slow:.2f} s, {seconds:.1f} s of the job's time"
+    return replace(finding, summary=text)
+
+
+def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidence:
+    """What the place spent against what it normally spends."""
+    s, d = lead.stage, lead.replica
+    if lead.cause is Cause.TRANSFER:
+        value = float(np.median(costs.transfer[hit, s, d].sum(axis=-1)) * 1e3)
+        normal = float(np.median(costs.normal_transfer[hit, s, d].sum(axis=-1)) * 1e3)
+        text = f"transfers from stage {lead.feeder} to stage {s}: {normal:.1f} → {value:.1f} ms an iteration, with both sides ready"
+        return Evidence(text, round(value, 3), "ms")
+    if lead.cause is Cause.COLLECTIVE:
+        value = float(np.median(costs.comm[hit, s, d].sum(axis=-1)) * 1e3)
+        normal = float(np.median(costs.normal_comm[hit, s, d].sum(axis=-1)) * 1e3)
+        text = f"collectives of the group: {normal:.1f} → {value:.1f} ms an iteration after the last member had come"
+        return Evidence(text, round(value, 3), "ms")
+    m = 0 if lead.member is None else lead.member
+    value = float(np.median(costs.work[hit, s, d, m].sum(axis=-1)) * 1e3)
+    normal = float(np.median(costs.normal[hit, s, d, m].sum(axis=-1)) * 1e3)
+    whose = "its own work" if lead.member is not None else f"work of its tensor group on stage {s}"
+    return Evidence(f"{whose}: {normal:.0f} → {value:.0f} ms an iteration, waiting subtracted", round(value, 3), "ms")
+
+
+def member_evidence(table: WorkTable, lead: Suspect, late: Member) -> Evidence:
+    """The offset that the late member carries."""
+    others = [int(r) for i, r in enumerate(table.grid[lead.stage, lead.replica]) if i != late.index]
+    text = (
+        f"{1e3 * late.offset_s:.1f} ms behind rank{'s' if len(others) > 1 else ''} {format_ranks(others)} through each "
+        f"block of calls, the latest in {100 * late.share:.0f} % of {late.blocks} blocks"
+    )
+    if late.normal_s:
+        text += f" ({1e3 * late.normal_s:.1f} ms outside)"
+    return Evidence(text, round(1e3 * late.offset_s, 3), "ms")
+
+
+def no_member_evidence(late: Member) -> Evidence:
+    """Why no member is named."""
+    return Evidence(
+        f"no member of the group is late consistently (the latest one in {100 * late.share:.0f} % of {late.blocks} blocks)",
+        round(late.share, 3),
+        None,
+    )

@@ -1,0 +1,347 @@
+"""Which place made the job slow, since when, at what cost.
+
+Order of judging: patterns that belong to nobody first (``patterns``), then single places by the seconds that their
+excess alone puts on the critical path (``suspects``). A place is accused only if it does so again and again, more often
+than chance would have it among all places; then its group's member, its kind and its window are worked out.
+
+Never decides by who was last how often, nor by summed lateness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis import member, sentences
+from megatrace.analysis.costs import Costs, tabulate_costs
+from megatrace.analysis.infer_layout import Resolved
+from megatrace.analysis.patterns import Pattern, find_patterns
+from megatrace.analysis.phases import PhaseTable
+from megatrace.analysis.suspects import COUNTS, Cause, Suspect, find_suspects
+from megatrace.analysis.windows import Span, spans
+from megatrace.analysis.work import WorkTable
+from megatrace.model.finding import (
+    Culprits,
+    Evidence,
+    Finding,
+    Impact,
+    Kind,
+    Severity,
+    Status,
+    Where,
+    Window,
+)
+from megatrace.model.schedule import Phase
+
+F8 = NDArray[np.float64]
+
+# Chance, over all places together, at which as many affected iterations of one place are still luck.
+LUCK = 0.01
+# A single iteration accuses only where it cost this share of it; anything smaller alone is noise.
+ONCE = 0.5
+# Two suspects whose affected iterations overlap this much are one fault if they are neighbours.
+OVERLAP = 0.5
+# The host is to blame where the burst of calls inside a task grew by this factor; a slow device leaves it unchanged.
+BURST = 1.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlowContext:
+    """What the judgement reads; everything in seconds after ``table.t0``."""
+
+    resolved: Resolved
+    phases: PhaseTable
+    table: WorkTable
+    costs: Costs
+
+    def ranks_of(self, suspect: Suspect) -> tuple[int, ...]:
+        grid = self.table.grid[suspect.stage, suspect.replica]
+        if suspect.member is not None:
+            return (int(grid[suspect.member]),)
+        return tuple(sorted(int(rank) for rank in grid))
+
+
+def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple[Finding, ...]:
+    """Findings of slowness, most expensive first; empty where nobody is slow."""
+    costs = tabulate_costs(table, phases.schedule)
+    if costs is None or len(costs.iterations) < 2:
+        return ()
+    patterns, remaining = find_patterns(costs)
+    context = SlowContext(resolved, phases, table, remaining)
+    findings = [_pattern_finding(context, pattern) for pattern in patterns]
+    places = int(np.prod(costs.work.shape[1:4]))
+    for group in _grouped(context, _repeated(find_suspects(remaining), remaining, places)):
+        findings += _suspect_findings(context, group)
+    kept = [finding for finding in findings if finding is not None]
+    kept.sort(key=lambda finding: -(finding.impact.seconds_lost or 0.0))
+    return tuple(kept)
+
+
+def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Suspect]:
+    """Suspects affected more often than chance: Poisson with the mean of the other places, over all places."""
+    counts = np.asarray([int(s.affected(costs.usual).sum()) for s in suspects])
+    kept: list[Suspect] = []
+    for suspect, count in zip(suspects, counts, strict=True):
+        if suspect.lost.max() < COUNTS * costs.usual:
+            continue
+        alike = np.asarray([other.cause is suspect.cause for other in suspects])
+        others = (counts[alike].sum() - count) / max(places - 1, 1)
+        if count == 1:
+            if suspect.lost.max() >= ONCE * costs.usual and counts.sum() == 1:
+                kept.append(suspect)
+            continue
+        if places * _poisson_tail(count, max(others, 1.0 / max(places, 1))) < LUCK or counts.sum() == count:
+            kept.append(suspect)
+    return kept
+
+
+def _poisson_tail(count: int, mean: float) -> float:
+    """P(X ≥ count) for a Poisson variable."""
+    term, below = exp(-mean), 0.0
+    for i in range(count):
+        below += term
+        term *= mean / (i + 1)
+    return max(1.0 - below, term)
+
+
+def _grouped(context: SlowContext, suspects: list[Suspect]) -> list[list[Suspect]]:
+    """Suspects of one node (or one tensor group) that are affected together are one fault."""
+    groups: list[list[Suspect]] = []
+    for suspect in suspects:
+        for group in groups:
+            if _together(context, group[0], suspect):
+                group.append(suspect)
+                break
+        else:
+            groups.append([suspect])
+    return groups
+
+
+def _together(context: SlowContext, a: Suspect, b: Suspect) -> bool:
+    usual = context.costs.usual
+    first, second = a.affected(usual), b.affected(usual)
+    overlap = np.sum(first & second) / max(np.sum(first | second), 1)
+    if overlap < OVERLAP:
+        return False
+    if a.cause is not b.cause:
+        return False
+    if a.cause is Cause.TRANSFER:
+        ends = {(a.stage, a.replica), (a.feeder, a.replica)} & {(b.stage, b.replica), (b.feeder, b.replica)}
+        return bool(ends)
+    place = context.resolved.trace.place_of
+    nodes = [place(context.ranks_of(s)[0]).node for s in (a, b)]
+    return nodes[0] is not None and nodes[0] == nodes[1] or (a.stage, a.replica) == (b.stage, b.replica)
+
+
+def _suspect_findings(context: SlowContext, group: list[Suspect]) -> list[Finding]:
+    lead = group[0]
+    lost = np.max([suspect.lost for suspect in group], axis=0)
+    affected = lost >= 0.5 * COUNTS * context.costs.usual
+    found: list[Finding] = []
+    for span in spans(affected):
+        inside = np.arange(span.first, span.last + 1)
+        mean = float(lost[inside[affected[inside]]].mean())
+        if mean < COUNTS * context.costs.usual:
+            continue
+        found.append(_finding(context, group, lead, lost, span, affected))
+    return found
+
+
+def _finding(
+    context: SlowContext,
+    group: list[Suspect],
+    lead: Suspect,
+    lost: F8,
+    span: Span,
+    affected: NDArray[np.bool_],
+) -> Finding:
+    costs, table = context.costs, context.table
+    inside = np.arange(span.first, span.last + 1)
+    hit = inside[affected[inside]]
+    numbers = costs.iterations[hit]
+    kind, alternatives, ranks, ambiguous, confidence, evidence = _judge(context, group, lead, hit, numbers)
+    window = _window(context, span)
+    seconds = _seconds_lost(costs, lost, hit)
+    slow_iteration = float(np.median(costs.measured[hit]))
+    impact = _impact(context, seconds, slow_iteration)
+    single = lead.stage if len({s.stage for s in group}) == 1 else None
+    finding = Finding(
+        kind=kind,
+        kind_alternatives=alternatives,
+        severity=Severity.P1 if span.status is not Status.INTERMITTENT or seconds > costs.usual else Severity.P2,
+        status=span.status,
+        summary="",
+        confidence=confidence,
+        ambiguous=ambiguous,
+        culprits=_culprits(context, kind, ranks),
+        victims=_victims(context, ranks),
+        where=Where(stage=single, iteration=int(numbers[0]), phase=_phase(context, lead, hit)),
+        window=window,
+        impact=impact,
+        evidence=tuple(evidence),
+        remedy=sentences.remedy(kind),
+        exonerated=_exonerated(context, group, hit),
+    )
+    return sentences.summarised(context.resolved, finding, costs.usual, slow_iteration, _ratio(context, lead, hit))
+
+
+def _judge(
+    context: SlowContext, group: list[Suspect], lead: Suspect, hit: NDArray[np.intp], numbers: NDArray[np.int64]
+) -> tuple[Kind, tuple[Kind, ...], tuple[int, ...], bool, float, list[Evidence]]:
+    """(kind, alternatives, culprits, ambiguous, confidence, evidence) of one fault."""
+    ranks = tuple(sorted({rank for suspect in group for rank in context.ranks_of(suspect)}))
+    evidence = [sentences.work_evidence(context.costs, lead, hit)]
+    if lead.cause is not Cause.WORK:
+        if lead.feeder is not None:
+            ends = context.table.grid[lead.feeder, lead.replica]
+            ranks = tuple(sorted({*ranks, *(int(rank) for rank in ends)}))
+        return Kind.SLOW_NETWORK, (), ranks, len(ranks) > 2, 0.8, evidence
+    growth = _burst_growth(context, group, numbers)
+    node_wide = len(ranks) > 1 and growth >= BURST
+    if growth >= BURST:
+        text = f"the host itself needed {growth:.1f}× as long to make the calls of a block"
+        evidence.append(Evidence(text, growth, "×"))
+        if node_wide or context.table.by_rank:
+            return Kind.SLOW_HOST, (), ranks, False, 0.9, evidence
+        return Kind.SLOW_HOST, (Kind.SLOW_COMPUTE,), ranks, False, 0.85, evidence
+    if context.table.by_rank:
+        return Kind.SLOW_COMPUTE, (), ranks, False, 0.97, evidence
+    if len(group) > 1:
+        return Kind.SLOW_COMPUTE, (Kind.SLOW_HOST,), ranks, True, 0.7, evidence
+    late = member.late_member(context.table, lead.stage, lead.replica, numbers)
+    if late.index is None:
+        evidence.append(sentences.no_member_evidence(late))
+        return Kind.SLOW_COMPUTE, (Kind.SLOW_HOST,), ranks, len(ranks) > 1, 0.7, evidence
+    if late.blocks and context.table.grid.shape[2] > 1:
+        evidence.append(sentences.member_evidence(context.table, lead, late))
+    culprit = int(context.table.grid[lead.stage, lead.replica, late.index])
+    return Kind.SLOW_COMPUTE, (), (culprit,), False, round(min(0.97, 0.6 + 0.4 * late.share), 2), evidence
+
+
+def _burst_growth(context: SlowContext, group: list[Suspect], numbers: NDArray[np.int64]) -> float:
+    """How much longer the hosts of a fault need for a block's calls than they or their peers normally do."""
+    burst = context.table.burst
+    ratios: list[float] = []
+    for suspect in group:
+        members = slice(None) if suspect.member is None else slice(suspect.member, suspect.member + 1)
+        mine = burst[:, suspect.stage, suspect.replica, members]
+        inside = _nanmedian(mine[numbers])
+        outside = _nanmedian(np.delete(mine, numbers, axis=0))
+        peers = _nanmedian(np.delete(burst[numbers, suspect.stage], suspect.replica, axis=1))
+        normal = np.fmin(outside, peers)
+        if normal > 0:
+            ratios.append(inside / normal)
+    return float(np.median(ratios)) if ratios else 0.0
+
+
+def _nanmedian(values: F8) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+def _ratio(context: SlowContext, lead: Suspect, hit: NDArray[np.intp]) -> float:
+    """Work of the lead suspect against normal, in the affected iterations."""
+    costs = context.costs
+    m = slice(None) if lead.member is None else slice(lead.member, lead.member + 1)
+    work = costs.work[hit, lead.stage, lead.replica, m].sum(axis=-1)
+    normal = costs.normal[hit, lead.stage, lead.replica, m].sum(axis=-1)
+    return float(np.median(work / np.maximum(normal, 1e-9)))
+
+
+def _phase(context: SlowContext, lead: Suspect, hit: NDArray[np.intp]) -> Phase | None:
+    """The phase if only one of the two is slow."""
+    if lead.cause is not Cause.WORK:
+        return None
+    costs = context.costs
+    m = 0 if lead.member is None else lead.member
+    forward = np.asarray([task.phase is Phase.FORWARD for task in context.phases.tasks[lead.stage]])
+    work, normal = costs.work[hit, lead.stage, lead.replica, m], costs.normal[hit, lead.stage, lead.replica, m]
+    ratios = [
+        float(np.median(work[:, chosen].sum(axis=1) / np.maximum(normal[:, chosen].sum(axis=1), 1e-9)))
+        for chosen in (forward, ~forward)
+    ]
+    if min(ratios) - 1 > 0.3 * (max(ratios) - 1):
+        return None
+    return Phase.FORWARD if ratios[0] > ratios[1] else Phase.BACKWARD
+
+
+def _seconds_lost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> float:
+    """Seconds of the job: what the iterations were longer, as far as this fault explains them.
+
+    The counterfactual covers the pipeline; the same fault also lengthens the optimizer step. Where it explains most
+    of an iteration's excess, the whole excess is its.
+    """
+    excess = np.maximum(costs.measured[hit] - costs.usual, 0.0)
+    explained = lost[hit] / np.maximum(excess, 1e-9)
+    return float(np.where((explained >= 0.6) & (explained <= 1.5), excess, np.minimum(lost[hit], excess)).sum())
+
+
+def _impact(context: SlowContext, seconds: float, slow_iteration: float) -> Impact:
+    usual = context.costs.usual
+    return Impact(
+        slowdown=round(slow_iteration / usual, 3) if usual else None,
+        seconds_lost=round(seconds, 3),
+        gpu_hours_lost=round(seconds * context.resolved.world / 3600, 4),
+    )
+
+
+def _window(context: SlowContext, span: Span) -> Window:
+    """From the anchor before the first affected iteration to the anchor of the last."""
+    costs, table = context.costs, context.table
+    first, last = int(costs.iterations[span.first]), int(costs.iterations[span.last])
+    end_s = float(table.anchor[last])
+    start_s = end_s - float(table.iteration[last]) if first == last else float(table.anchor[first] - table.iteration[first])
+    end = None if span.status is Status.ONGOING else table.t0 + round(end_s * 1e9)
+    return Window(table.t0 + round(start_s * 1e9), end, first, last)
+
+
+def _culprits(context: SlowContext, kind: Kind, ranks: tuple[int, ...]) -> Culprits:
+    if kind is Kind.SLOW_HOST:
+        nodes = {context.resolved.trace.place_of(rank).node for rank in ranks}
+        return Culprits(ranks=ranks, nodes=tuple(sorted(node for node in nodes if node)))
+    return Culprits(ranks=ranks)
+
+
+def _victims(context: SlowContext, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(range(context.resolved.world)) - set(ranks)))
+
+
+def _exonerated(context: SlowContext, group: list[Suspect], hit: NDArray[np.intp]) -> tuple[str, ...]:
+    """Who only waited: the others' own work against normal, in the same iterations."""
+    share = np.median(context.costs.excess_share[hit], axis=0)
+    for suspect in group:
+        share[suspect.stage, suspect.replica, slice(None) if suspect.member is None else suspect.member] = 0.0
+    worst = float(np.abs(share).max(initial=0.0))
+    if worst >= 0.2:
+        return ()
+    return (f"the other ranks only waited: their own work is within ±{max(100 * worst, 1):.0f} % of normal",)
+
+
+def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
+    costs = context.costs
+    affected = pattern.lost >= 0.5 * COUNTS * costs.usual
+    if not affected.any():
+        return None
+    hit = np.flatnonzero(affected)
+    whole = Span(int(hit[0]), int(hit[-1]), len(hit), Status.ONGOING if hit[-1] >= len(affected) - 2 else Status.RECOVERED)
+    if pattern.lost[hit].mean() < COUNTS * costs.usual:
+        return None
+    slow_iteration = float(np.median(costs.measured[hit]))
+    seconds = float(pattern.lost[hit].sum())
+    finding = Finding(
+        kind=pattern.kind,
+        severity=Severity.P2,
+        status=whole.status,
+        summary="",
+        confidence=0.9,
+        where=Where(stage=pattern.stage, iteration=int(costs.iterations[hit[0]])),
+        window=_window(context, whole),
+        impact=_impact(context, seconds, slow_iteration),
+        evidence=(Evidence(pattern.detail, round(pattern.ratio, 3), "×"),),
+        remedy=sentences.remedy(pattern.kind),
+    )
+    return sentences.pattern_summarised(finding, costs.usual, slow_iteration)

@@ -1,0 +1,119 @@
+"""Places whose excess lengthens the iteration: the candidates among which ``slow`` finds the culprits.
+
+A suspect is a set of places (one rank's or one tensor group's work, one edge's transfers, one group's collectives)
+with the seconds that it alone would cost each iteration. Few places can have a large enough excess, and only those are
+put through the counterfactual.
+
+Does not judge: neither kinds nor windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.costs import Costs
+
+F8 = NDArray[np.float64]
+
+# A fault counts where it costs 5 % of the iteration (the scoring rule); half of it opens an inspection.
+COUNTS = 0.05
+LOOKS = 0.025
+# Counterfactuals per trace. More places than that are not single culprits but a pattern of the whole job.
+MOST = 64
+
+
+class Cause(Enum):
+    """What a suspect spent its excess on."""
+
+    WORK = "work"
+    TRANSFER = "transfer"
+    COLLECTIVE = "collective"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suspect:
+    """stage, replica, member (None = the whole group); ``feeder`` is the stage at the other end of a transfer.
+
+    lost  float64 [K]: seconds that its excess alone adds to each iteration
+    """
+
+    cause: Cause
+    stage: int
+    replica: int
+    member: int | None
+    feeder: int | None
+    lost: F8
+
+    def affected(self, usual: float) -> NDArray[np.bool_]:
+        """Iterations that it lengthens noticeably."""
+        return np.asarray(self.lost >= LOOKS * usual, dtype=np.bool_)
+
+
+def find_suspects(costs: Costs) -> list[Suspect]:
+    """All suspects, most expensive first."""
+    ideal = costs.ideal()
+    found = _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal)
+    found.sort(key=lambda suspect: -float(suspect.lost.sum()))
+    return found
+
+
+def crowded(costs: Costs) -> NDArray[np.bool_]:
+    """bool [S, D, M]: places whose work is noticeably above normal in some iteration."""
+    return np.asarray((costs.excess >= LOOKS * costs.usual).any(axis=0), dtype=np.bool_)
+
+
+def _by_work(costs: Costs, ideal: F8) -> list[Suspect]:
+    places = np.argwhere(crowded(costs))
+    weight = costs.excess.max(axis=0)[tuple(places.T)]
+    found: list[Suspect] = []
+    for place in places[np.argsort(-weight)][:MOST]:
+        s, d, m = (int(i) for i in place)
+        chosen = np.zeros(costs.work.shape[1:4], np.bool_)
+        chosen[s, d, m] = True
+        lost = costs.with_work(chosen) - ideal
+        if lost.max() >= LOOKS * costs.usual:
+            member = m if costs.work.shape[3] > 1 else None
+            found.append(Suspect(Cause.WORK, s, d, member, None, lost))
+    return found
+
+
+def _by_transfer(costs: Costs, ideal: F8) -> list[Suspect]:
+    excess = costs.transfer - costs.normal_transfer  # [K, S, D, T]
+    stages, tasks = costs.graph.schedule.pp, costs.graph.tasks
+    sender = costs.graph.sender.reshape(stages, tasks)
+    feeder = np.where(sender >= 0, sender // tasks, -1)
+    found: list[tuple[float, Suspect]] = []
+    for s in range(stages):
+        for source in np.unique(feeder[s][feeder[s] >= 0]):
+            fed = feeder[s] == source
+            total = excess[:, s][:, :, fed].sum(axis=2)  # [K, D]
+            for d in np.argsort(-total.max(axis=0))[:MOST]:
+                if total[:, d].max() < LOOKS * costs.usual:
+                    break
+                chosen = np.zeros(costs.transfer.shape[1:], np.bool_)
+                chosen[s, d, fed] = True
+                lost = costs.with_transfer(chosen) - ideal
+                if lost.max() >= LOOKS * costs.usual:
+                    suspect = Suspect(Cause.TRANSFER, s, int(d), None, int(source), lost)
+                    found.append((float(lost.max()), suspect))
+    found.sort(key=lambda item: -item[0])
+    return [suspect for _, suspect in found[:MOST]]
+
+
+def _by_collective(costs: Costs, ideal: F8) -> list[Suspect]:
+    excess = (costs.comm - costs.normal_comm).sum(axis=3)  # [K, S, D]
+    places = np.argwhere((excess >= LOOKS * costs.usual).any(axis=0))
+    weight = excess.max(axis=0)[tuple(places.T)]
+    found: list[Suspect] = []
+    for place in places[np.argsort(-weight)][:MOST]:
+        s, d = int(place[0]), int(place[1])
+        chosen = np.zeros(costs.comm.shape[1:3], np.bool_)
+        chosen[s, d] = True
+        lost = costs.with_comm(chosen) - ideal
+        if lost.max() >= LOOKS * costs.usual:
+            found.append(Suspect(Cause.COLLECTIVE, s, d, None, None, lost))
+    return found

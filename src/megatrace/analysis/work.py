@@ -1,0 +1,322 @@
+"""How long every forward and backward took, with waiting taken out.
+
+Durations equalise by synchronisation: in a pipeline everybody's iteration is as long as the slowest one's. What tells
+is *work*: the time from a task's inputs being there to its output being ready.
+
+* With start and end times (recordings): from the end of the Recv to the start of the Send on the device, less the
+  time spent in collectives inside the task waiting for other members. That is one rank's own work.
+* With host times only (text logs): the host runs ahead inside a block of calls and waits for its device at the next
+  Send or Recv, so "first call of the block → next Send or Recv" is the block's work, shared by its tensor group.
+  (First → last call of a block shows nothing: the host enqueues it in a burst.) Which member of the group is to blame
+  shows in the offset it carries through the bursts: one number per block, never summed over calls.
+
+Everything is seconds; NaN where it was not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.infer_layout import Resolved
+from megatrace.analysis.phases import PhaseTable
+from megatrace.analysis.roles import Role
+from megatrace.analysis.templates import CallString, TaskMap
+from megatrace.model.events import UNSEEN, Events
+from megatrace.model.graph import IterationGraph
+from megatrace.model.layout import Axis, ParallelLayout
+from megatrace.model.trace import Observable
+
+F8 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkTable:
+    """K iterations of S stages × D replicas × M members (tensor × context) × T tasks.
+
+    grid        int32 [S, D, M]: the rank at each place
+    begin, end  float64 [K, S, D, M, T]: when a task's inputs were there / its output was; seconds after ``t0``
+    own         float64 [K, S, D, M, T]: own work of a rank; None where only the group's is known (host times)
+    group       float64 [K, S, D, T]: work of the tensor group: what the pipeline waits for
+    offset      float64 [K, S, D, M, T]: how much later than the first of its tensor group a rank called, median over
+                the calls of a task
+    burst       float64 [K, S, D, M, T]: first to last call of a task on the host; grows when the *host* is slow
+    comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None unless ``own``
+    wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
+    transfer    float64 [K, S, D, M, T]: from both sides being ready to the input being there; NaN without a Recv
+    lead        float64 [K, S, D, M]: from the previous anchor to the first task's begin (optimizer, data loading)
+    iteration   float64 [K]: iteration time (anchor to anchor, median over ranks);  anchor float64 [K]: when it ended
+    """
+
+    t0: int
+    grid: NDArray[np.int32]
+    begin: F8
+    end: F8
+    own: F8 | None
+    group: F8
+    offset: F8
+    burst: F8
+    comm: F8 | None
+    wait: F8
+    transfer: F8
+    lead: F8
+    iteration: F8
+    anchor: F8
+
+    @property
+    def by_rank(self) -> bool:
+        return self.own is not None
+
+
+def iteration_times(resolved: Resolved, t0: int) -> tuple[F8, F8]:
+    """(iteration time, anchor time) float64 [K], seconds: medians over the ranks that saw both anchors."""
+    it = resolved.iterations
+    if it is None:
+        return np.empty(0), np.empty(0)
+    times = (it.times(resolved.trace.events) - t0) / 1e9
+    spans = np.diff(times, axis=1, prepend=np.nan)
+    return median(spans, 0), median(times, 0)
+
+
+def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
+    """Measure every task of every complete iteration."""
+    layout = resolved.layout
+    if layout is None or resolved.iterations is None:
+        raise ValueError("work needs a layout and iterations")
+    events = resolved.trace.events
+    t0 = int(events.enqueue.min())
+    completed = resolved.trace.coverage.has(Observable.START, Observable.END) and events.start is not None
+    grid = layout.grid().reshape(layout.pp, layout.dp, layout.cp * layout.tp)
+    measure = _Measure(resolved, phases, layout, t0, grid)
+    begin, end = measure.device_bounds() if completed else measure.host_bounds()
+    offset, inside, comm = measure.inner_calls(completed)
+    total = end - begin
+    own = total - inside - comm if completed else None
+    iteration, anchor = iteration_times(resolved, t0)
+    if own is None:
+        # Members that came earlier only waited for the last: its span is the group's work.
+        group = np.fmin.reduce(total, axis=3)
+    else:
+        # The group's pace is its slowest member's work plus what the collectives themselves cost.
+        group = np.fmax.reduce(own, axis=3) + median(comm, 3)
+    wait, transfer = measure.inputs(begin, completed)
+    return WorkTable(
+        t0=t0,
+        grid=grid,
+        begin=begin,
+        end=end,
+        own=own,
+        group=group,
+        offset=offset,
+        burst=measure.bursts(),
+        comm=comm if completed else None,
+        wait=wait,
+        transfer=transfer,
+        lead=measure.lead(begin, anchor),
+        iteration=iteration,
+        anchor=anchor,
+    )
+
+
+def median(values: F8, axis: int) -> F8:
+    """nanmedian without the warning for all-NaN slices."""
+    if values.shape[axis] == 1:
+        return np.asarray(np.take(values, 0, axis=axis))
+    unknown = np.isnan(values)
+    ordered = np.sort(values, axis=axis)
+    count = np.sum(~unknown, axis=axis, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0), axis=axis)
+    high = np.take_along_axis(ordered, np.maximum(count // 2, 0), axis=axis)
+    middle = np.where(count > 0, (low + high) / 2, np.nan)
+    return np.asarray(np.squeeze(middle, axis=axis))
+
+
+class _Measure:
+    def __init__(
+        self,
+        resolved: Resolved,
+        phases: PhaseTable,
+        layout: ParallelLayout,
+        t0: int,
+        grid: NDArray[np.int32],
+    ) -> None:
+        self.resolved, self.phases, self.layout, self.t0, self.grid = resolved, phases, layout, t0, grid
+        self.events: Events = resolved.trace.events
+        self.enqueue = self._seconds(self.events.enqueue)
+        self.start = self._seconds(self.events.start)
+        self.finish = self._seconds(self.events.end)
+
+    def _seconds(self, column: NDArray[np.int64] | None) -> F8:
+        if column is None:
+            return np.empty(0)
+        return np.where(column == UNSEEN, np.nan, (column - self.t0) / 1e9)
+
+    def _placed(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[world, K, ...] → [K, S, D, M, ...]."""
+        return np.moveaxis(table[self.grid], 3, 0)
+
+    @staticmethod
+    def _at(column: F8, rows: NDArray[np.int64]) -> F8:
+        if not len(column):
+            return np.full(rows.shape, np.nan)
+        return np.where(rows >= 0, column[np.maximum(rows, 0)], np.nan)
+
+    def host_bounds(self) -> tuple[F8, F8]:
+        """(begin, end) from host times: first call of the block, and the call that ends it."""
+        begin_rows, end_rows = self._placed(self.phases.begin), self._placed(self.phases.end)
+        begin, end = self._at(self.enqueue, begin_rows), self._at(self.enqueue, end_rows)
+        if self.layout.tp * self.layout.cp * self.layout.ep == 1:
+            # No calls inside a task: its input is there when both sides have posted.
+            recv = self._placed(self.phases.recv)
+            begin = np.where(recv >= 0, np.fmax(self._at(self.enqueue, recv), self._sent(self.enqueue)), begin)
+            previous = np.concatenate([np.full_like(end[..., :1], np.nan), end[..., :-1]], axis=-1)
+            begin = np.where(np.isnan(begin), previous, begin)
+        return begin, end
+
+    def device_bounds(self) -> tuple[F8, F8]:
+        """(begin, end) from device times: the Recv's end or the task before, and the Send's start."""
+        recv, send = self._placed(self.phases.recv), self._placed(self.phases.send)
+        first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
+        received = self._at(self.finish, recv)
+        last_end = self._at(self.finish, last)
+        end = np.where(send >= 0, self._at(self.start, send), last_end)
+        end = np.where(np.isnan(end), self._at(self.start, self._placed(self.phases.end)), end)
+        previous = np.concatenate([np.full_like(end[..., :1], np.nan), end[..., :-1]], axis=-1)
+        begin = np.fmax(received, previous)
+        begin = np.where(np.isnan(begin), self._at(self.start, first), begin)
+        return begin, end
+
+    def _sent(self, column: F8) -> F8:
+        """[K, S, D, M, T]: the column's time at the Send that feeds each task, from the sender's row."""
+
+
+        graph = IterationGraph.of(self.phases.schedule)
+        send = self._at(column, self._placed(self.phases.send))
+        k, s, d, m, t = send.shape
+        flat = np.moveaxis(send, 4, 2).reshape(k, s * t, d, m)
+        sender = graph.sender
+        sent = np.where((sender >= 0)[None, :, None, None], flat[:, np.maximum(sender, 0)], np.nan)
+        return np.moveaxis(sent.reshape(k, s, t, d, m), 2, 4)
+
+    def inputs(self, begin: F8, completed: bool) -> tuple[F8, F8]:
+        """(wait for the input, transfer after both sides were ready), seconds."""
+        recv = self._placed(self.phases.recv)
+        asked = self._at(self.start if completed else self.enqueue, recv)
+        sent = self._sent(self.start if completed else self.enqueue)
+        arrived = self._at(self.finish, recv) if completed else begin
+        # Where the sender was not seen the transfer is unknown: the waiting may have been for it.
+        return np.asarray(np.maximum(arrived - asked, 0.0)), np.asarray(arrived - np.maximum(asked, sent))
+
+    def bursts(self) -> F8:
+        """[K, S, D, M, T]: host time from the first to the last inner call of each task."""
+        first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
+        return np.asarray(self._at(self.enqueue, last) - self._at(self.enqueue, first))
+
+    def lead(self, begin: F8, anchor: F8) -> F8:
+        """[K, S, D, M]: previous anchor → begin of the first task."""
+        previous = np.concatenate([[np.nan], anchor[:-1]])
+        return np.asarray(begin[..., 0] - previous[:, None, None, None])
+
+    def inner_calls(self, completed: bool) -> tuple[F8, F8, F8]:
+        """(offset, waiting inside collectives, their own cost), each [K, S, D, M, T]."""
+        shape = (self.phases.begin.shape[1], *self.grid.shape, self.phases.begin.shape[2])
+        offset, inside, comm = (np.full(shape, np.nan) for _ in range(3))
+        for stage in range(self.layout.pp):
+            ranks = self.grid[stage].reshape(-1)
+            for k in range(shape[0]):
+                strings = self.phases.string_of[ranks, k]
+                usable = strings[strings >= 0]
+                if not len(usable):
+                    continue
+                index = int(np.bincount(usable).argmax())
+                rows = np.where(strings == index, self.phases.start_row[ranks, k], -1)
+                string, task_map = self.phases.slices.strings[index], self.phases.maps[index]
+                self._one(stage, k, rows, string, task_map, completed, (offset, inside, comm))
+        return offset, inside, comm
+
+    def _one(
+        self,
+        stage: int,
+        k: int,
+        rows: NDArray[np.int64],
+        string: CallString,
+        task_map: TaskMap,
+        completed: bool,
+        out: tuple[F8, F8, F8],
+    ) -> None:
+        """Calls inside the tasks of one stage in one iteration."""
+        task_of = _task_of_position(string, task_map)
+        positions = np.flatnonzero(task_of >= 0)
+        n_tasks = out[0].shape[-1]
+        shape = (*self.grid.shape[1:], n_tasks)
+        if not len(positions):
+            for table in out:
+                table[k, stage] = np.where(rows.reshape(shape[:2])[..., None] >= 0, 0.0, np.nan)
+            return
+        at = np.where(rows[:, None] >= 0, rows[:, None] + positions[None, :], -1)
+        tasks = task_of[positions]
+        called = self._at(self.enqueue, at)
+        tensor = np.flatnonzero(string.role[positions] == Role.TENSOR)
+        if len(tensor):
+            groups = _group_index(self.layout, Axis.TENSOR, stage, self.grid[stage])
+            late = called[:, tensor] - _by_group(np.fmin, called[:, tensor], groups)
+            out[0][k, stage] = _median_by_task(late, tasks[tensor], n_tasks).reshape(shape)
+        if not completed:
+            return
+        spent = self._at(self.finish, at) - self._at(self.start, at)
+        cost = spent.copy()
+        for role, axis in ((Role.TENSOR, Axis.TENSOR), (Role.CONTEXT, Axis.CONTEXT), (Role.EXPERT, Axis.EXPERT)):
+            columns = np.flatnonzero(string.role[positions] == role)
+            if len(columns):
+                groups = _group_index(self.layout, axis, stage, self.grid[stage])
+                # The last member to come does not wait: its time in the collective is the transfer itself.
+                cost[:, columns] = _by_group(np.fmin, spent[:, columns], groups)
+        out[1][k, stage] = _sum_by_task(spent - cost, tasks, n_tasks).reshape(shape)
+        out[2][k, stage] = _sum_by_task(cost, tasks, n_tasks).reshape(shape)
+
+
+def _task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]:
+    """int64 [L]: the task in whose block an inner call stands, -1 for every other call."""
+    task_of = np.full(len(string.op), -1, np.int64)
+    inner = string.inner
+    for task in range(len(task_map.tasks)):
+        first, last = int(task_map.begin[task]), int(task_map.last[task])
+        if first >= 0 and last >= first:
+            task_of[first : last + 1] = task
+    task_of[~inner] = -1
+    return task_of
+
+
+def _group_index(layout: ParallelLayout, axis: Axis, stage: int, grid: NDArray[np.int32]) -> NDArray[np.int64]:
+    """int64 [ranks of the stage]: number of the group of each, in the order of ``grid`` flattened."""
+    number = np.full(layout.world_size, -1, np.int64)
+    groups = layout.groups(axis)
+    number[groups] = np.arange(len(groups))[:, None]
+    _, index = np.unique(number[grid.reshape(-1)], return_inverse=True)
+    return index.astype(np.int64)
+
+
+def _by_group(reduce: np.ufunc, values: F8, groups: NDArray[np.int64]) -> F8:
+    """Reduce rows [ranks, calls] over each group and give every member its group's value."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    return np.asarray(reduce.reduceat(values[order], starts, axis=0)[groups])
+
+
+def _sum_by_task(values: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
+    """[ranks, calls] → [ranks, tasks]: tasks ascend along the calls."""
+    result = np.zeros((len(values), n_tasks))
+    present, starts = np.unique(tasks, return_index=True)
+    order = np.argsort(tasks, kind="stable")
+    starts = np.searchsorted(tasks[order], present)
+    result[:, present] = np.add.reduceat(values[:, order], starts, axis=1)
+    return result
+
+
+def _median_by_task(values: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
+    result = np.full((len(values), n_tasks), np.nan)
+    for task in np.unique(tasks):
+        result[:, task] = median(values[:, tasks == task], 1)
+    return result
