@@ -11,6 +11,8 @@ STAMP  := $(VENV)/.installed
 # Two workers, because that is what small CI machines have; raise it with `make test WORKERS=8`.
 WORKERS ?= 2
 PYTEST_ARGS ?=
+# Every benchmark of speed is a module of its own; the rest of the folder measures accuracy or is shared.
+SPEED := $(filter-out __init__ measure accuracy,$(basename $(notdir $(wildcard benchmarks/*.py))))
 NATIVE := $(wildcard native/*.h native/*.c native/*.cc native/*.cpp native/CMakeLists.txt)
 
 .PHONY: help venv demo test lint format docs bench-speed bench-accuracy fuzz clean
@@ -54,14 +56,15 @@ format: $(STAMP) ## format the Python code and mend what ruff can mend
 docs: $(STAMP) ## write the reference pages that follow from the code
 	@$(BIN)/python -m tools.docs
 
-bench-speed: $(STAMP) ## measure reading and analysis, write benchmarks/results/speed.json
-	@$(BIN)/python -m benchmarks.speed
+bench-speed: $(STAMP) ## measure reading and analysis, write benchmarks/results/*.json
+	@set -e; for name in $(SPEED); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
 bench-accuracy: $(STAMP) ## score the fault matrix, write benchmarks/results/accuracy.json
 	@$(BIN)/python -m benchmarks.accuracy
 
-fuzz: $(STAMP) ## feed damaged input to every reader
-	@$(BIN)/python -m benchmarks.fuzz
+# Random examples, many more than in `make test`; a failure prints how to repeat it.
+fuzz: $(STAMP) ## feed damaged input to every reader, for minutes
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS) tests/property $(PYTEST_ARGS)
 
 clean: ## remove what make made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -29,6 +29,7 @@ NOT_OURS = frozenset(
 
 # Derandomized: a property that fails in CI fails on every machine. No deadline: a busy machine is no bug.
 hypothesis.settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("fuzz", max_examples=3_000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 
