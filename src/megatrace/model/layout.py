@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -70,21 +71,34 @@ class ParallelLayout:
             raise ValueError(f"layout: ep {self.ep} does not divide dp · cp = {self.dp * self.cp}")
         if sorted(self.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
             raise ValueError(f"layout: order {self.order!r} must name tp, cp, ep, dp and pp once each")
+        if self.ep > 1 and any(
+            self._strides()[axis] != self._strides(experts=True)[axis]
+            for axis in (Axis.PIPELINE, Axis.TENSOR)
+            if self.size(axis) > 1
+        ):
+            raise ValueError(f"layout: order {self.order!r} gives experts other tp or pp groups")
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return self.tp * self.cp * self.dp * self.pp
 
-    def _strides(self) -> dict[Axis, int]:
+    def _strides(self, *, experts: bool = False) -> dict[Axis, int]:
+        """Distance in ranks between neighbours on each axis, or on each axis of the expert layout."""
+        sizes = {axis: self.size(axis) for axis in _BASE}
+        if experts:
+            sizes = {
+                Axis.TENSOR: self.tp,
+                Axis.EXPERT: self.ep,
+                Axis.DATA: self.size(Axis.EXPERT_DATA),
+                Axis.PIPELINE: self.pp,
+            }
         strides: dict[Axis, int] = {}
         step = 1
-        for name in self.order.split("-"):
-            axis = Axis(name)
-            if axis is Axis.EXPERT:
-                continue
-            strides[axis] = step
-            step *= self.size(axis)
+        for axis in map(Axis, self.order.split("-")):
+            if axis in sizes:
+                strides[axis] = step
+                step *= sizes[axis]
         return strides
 
     def size(self, axis: Axis) -> int:
@@ -122,10 +136,16 @@ class ParallelLayout:
 
     def grid(self) -> NDArray[np.int32]:
         """int32 [pp, dp, cp, tp]: the rank at each place."""
-        strides = self._strides()
-        shape = (self.pp, self.dp, self.cp, self.tp)
+        return self._grid((Axis.PIPELINE, Axis.DATA, Axis.CONTEXT, Axis.TENSOR), self._strides())
+
+    def expert_grid(self) -> NDArray[np.int32]:
+        """int32 [pp, edp, ep, tp]: the same ranks as the experts cut them."""
+        return self._grid((Axis.PIPELINE, Axis.DATA, Axis.EXPERT, Axis.TENSOR), self._strides(experts=True))
+
+    def _grid(self, axes: tuple[Axis, ...], strides: dict[Axis, int]) -> NDArray[np.int32]:
+        experts = Axis.EXPERT in axes
+        shape = [self.size(Axis.EXPERT_DATA if experts and axis is Axis.DATA else axis) for axis in axes]
         index = np.indices(shape)
-        axes = (Axis.PIPELINE, Axis.DATA, Axis.CONTEXT, Axis.TENSOR)
         total = sum(index[i] * strides[axis] for i, axis in enumerate(axes))
         return np.asarray(total, dtype=np.int32)
 
@@ -135,39 +155,17 @@ class ParallelLayout:
         return np.asarray(ranks // self._strides()[Axis.PIPELINE] % self.pp, dtype=np.int32)
 
     def groups(self, axis: Axis) -> NDArray[np.int32]:
-        """int32 [number of groups, members]: every group of an axis, members ascending along the axis."""
-        grid = self.grid()
-        pp, dp, cp, tp = grid.shape
-        if axis is Axis.WORLD:
-            return np.sort(grid.reshape(1, -1), axis=1)
-        if axis is Axis.EMBEDDING:
-            ends = grid[[0, -1]] if pp > 1 else grid[:1]
-            return np.moveaxis(ends, 0, -1).reshape(-1, len(ends))
-        if axis in (Axis.EXPERT, Axis.EXPERT_DATA):
-            stage = grid.reshape(pp, dp * cp // self.ep, self.ep, tp)
-            moved = np.moveaxis(stage, 2 if axis is Axis.EXPERT else 1, -1)
-            return moved.reshape(-1, moved.shape[-1])
-        inner = {
-            Axis.TENSOR: (3,),
-            Axis.CONTEXT: (2,),
-            Axis.DATA: (1,),
-            Axis.PIPELINE: (0,),
-            Axis.MODEL: (0, 3),
-            Axis.DATA_CONTEXT: (1, 2),
-        }[axis]
-        outer = tuple(i for i in range(4) if i not in inner)
-        size = prod(grid.shape[i] for i in inner)
-        return np.transpose(grid, outer + inner).reshape(-1, size)
+        """int32 [number of groups, members], read-only: every group, members ascending along the axis."""
+        return _groups(self, axis)
 
     def group(self, axis: Axis, rank: int) -> tuple[int, ...]:
         """The ranks that share the axis' group with a rank, itself included."""
-        groups = self.groups(axis)
-        rows = np.flatnonzero((groups == rank).any(axis=1))
-        if len(rows) == 0:
-            if 0 <= rank < self.world_size:
-                return (rank,)  # an inner stage belongs to no embedding group
+        if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is outside a world of {self.world_size}")
-        return tuple(int(member) for member in groups[rows[0]])
+        row = int(_group_of(self, axis)[rank])
+        if row < 0:
+            return (rank,)  # an inner stage belongs to no embedding group
+        return tuple(self.groups(axis)[row].tolist())
 
     def axis_of(self, ranks: tuple[int, ...]) -> Axis | None:
         """The narrowest axis of which these ranks (two or more) are exactly one group, or None."""
@@ -193,3 +191,44 @@ class ParallelLayout:
         label = f"{axis.value.upper()} group {index}"
         stages = {self.place(rank).stage for rank in ranks}
         return f"{label} of stage {stages.pop()}" if len(stages) == 1 and self.pp > 1 else label
+
+
+# Analyses ask for the group of each of ten thousand ranks: that must not cut the grid each time.
+@lru_cache(maxsize=64)
+def _groups(layout: ParallelLayout, axis: Axis) -> NDArray[np.int32]:
+    groups = np.ascontiguousarray(_cut(layout, axis), dtype=np.int32)
+    groups.flags.writeable = False
+    return groups
+
+
+@lru_cache(maxsize=64)
+def _group_of(layout: ParallelLayout, axis: Axis) -> NDArray[np.int32]:
+    """int32 [world_size]: the row of ``groups`` that a rank is in, −1 for none."""
+    groups = _groups(layout, axis)
+    rows = np.full(layout.world_size, -1, np.int32)
+    rows[groups] = np.arange(len(groups), dtype=np.int32)[:, None]
+    rows.flags.writeable = False
+    return rows
+
+
+def _cut(layout: ParallelLayout, axis: Axis) -> NDArray[np.int32]:
+    grid = layout.grid()
+    if axis is Axis.WORLD:
+        return np.sort(grid.reshape(1, -1), axis=1)
+    if axis is Axis.EMBEDDING:
+        ends = grid[[0, -1]] if layout.pp > 1 else grid[:1]
+        return np.moveaxis(ends, 0, -1).reshape(-1, len(ends))
+    if axis in (Axis.EXPERT, Axis.EXPERT_DATA):
+        moved = np.moveaxis(layout.expert_grid(), 2 if axis is Axis.EXPERT else 1, -1)
+        return moved.reshape(-1, moved.shape[-1])
+    inner = {
+        Axis.TENSOR: (3,),
+        Axis.CONTEXT: (2,),
+        Axis.DATA: (1,),
+        Axis.PIPELINE: (0,),
+        Axis.MODEL: (0, 3),
+        Axis.DATA_CONTEXT: (1, 2),
+    }[axis]
+    outer = tuple(i for i in range(4) if i not in inner)
+    size = prod(grid.shape[i] for i in inner)
+    return np.transpose(grid, outer + inner).reshape(-1, size)

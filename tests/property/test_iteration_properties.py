@@ -212,7 +212,8 @@ class _Reference:
             assert step.peer is not None
             if not self.mail[step.peer, stage]:
                 return False
-            self.done[stage, step.action, step.micro_batch, step.chunk] = self.mail[step.peer, stage].popleft()
+            sent = self.mail[step.peer, stage].popleft()
+            self.done[stage, step.action, step.micro_batch, step.chunk] = sent
         return True
 
     def _compute(self, stage: int, step: Step) -> None:
