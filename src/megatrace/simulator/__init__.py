@@ -1,9 +1,10 @@
 """A training job without a GPU: calls, times and ground truth from a scenario.
 
-This is how people learn the tool, and the yardstick of every claim about the analysis: a scenario says which job runs
-and what breaks, ``simulate`` says what every rank's calls would look like and who did it. Belongs here: the job's
-programs, the physics of host, device and network, faults, and the writing of what was simulated. Does not belong
-here: anything that judges. The simulator may not import ``analysis``; both know schedules from ``model.schedule``.
+This is how people learn the tool, and the yardstick of every claim about the analysis: a scenario says which
+job runs and what breaks, ``simulate`` says what every rank's calls would look like and who did it. Belongs
+here: the job's programs, the physics of host, device and network, faults, and the writing of what was
+simulated. Does not belong here: anything that judges. The simulator may not import ``analysis``; both know
+schedules from ``model.schedule``.
 """
 
 from __future__ import annotations

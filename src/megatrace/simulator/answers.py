@@ -1,14 +1,16 @@
 """What is right to conclude from each fault, per kind of source: the table behind ``Truth``.
 
-Reasons are those of the physics. Without completion ("text") a kernel that never ends looks the same on all members
-of the group whose hosts stand at the same wait, so the group is the answer. A host that never made a call is seen by
-every source, but nothing in a call log tells a stuck host from a dead process or from a branch that misses the call.
+Reasons are those of the physics. Without completion ("text") a kernel that never ends looks the same on all
+members of the group whose hosts stand at the same wait, so the group is the answer. A host that never made a
+call is seen by every source, but nothing in a call log tells a stuck host from a dead process or from a
+branch that misses the call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from megatrace.model.finding import Kind, Severity
 from megatrace.model.layout import Axis
@@ -20,211 +22,193 @@ from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.stops import Strike, row_at
 from megatrace.simulator.truth import Answer, FaultTruth
 
-Hit: TypeAlias = tuple[Strike, Program] | None
 VISIBLE_OFFSET_MS = 0.5
 """Host jitter at a call is some 50 µs; an offset ten times that is seen in every block."""
-
 _NEVER_CALLED = (Kind.HANG_HOST, Kind.MISSING_CALL, Kind.DEAD_RANK)
+_SLOW_NETWORK = (Kind.SLOW_NETWORK,)
 
 
-def answers_for(fault: f.Fault, scenario: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    """The truth of one fault, without its window."""
-    make = _TABLE[type(fault)]
-    return make(fault, scenario, cluster, hit)
+def answers_for(
+    fault: f.Fault, scenario: Scenario, cluster: Cluster, hit: tuple[Strike, Program] | None
+) -> FaultTruth:
+    """The truth of one fault, without its window. ``hit`` is where it struck, for faults that stop a job."""
+    case = _Case(scenario, cluster, hit)
+    return _TABLE[type(fault)](case, fault)
 
 
 def _truth(
     fault: f.Fault,
     kind: Kind,
     ranks: tuple[int, ...],
-    ring: Answer,
-    text: Answer,
+    answers: Answer | tuple[Answer, Answer],
     severity: Severity,
     **more: Any,
 ) -> FaultTruth:
+    """``answers`` for (ring, text), or one for both."""
+    ring, text = answers if isinstance(answers, tuple) else (answers, answers)
     return FaultTruth(fault.fault, kind, ranks, {"ring": ring, "text": text}, severity, **more)
 
 
-def _group(cluster: Cluster, axis: Axis, rank: int) -> tuple[int, ...]:
-    return tuple(sorted(cluster.layout.group(axis, rank)))
-
-
-def _slow_gpu(fault: f.SlowGpu, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    exact = (fault.rank,)
-    ring = Answer((Kind.SLOW_COMPUTE,), exact)
-    if s.pattern != "megatron":
-        # One wait an iteration, after a collective of all: every host stands there equally long.
-        everyone = tuple(range(s.world_size))
-        text = Answer((Kind.SLOW_COMPUTE,), everyone, undecidable=True)
-    elif s.tp > 1 and (s.pp == 1 or _tail_ms(fault, s) < VISIBLE_OFFSET_MS):
-        text = Answer((Kind.SLOW_COMPUTE,), _group(cluster, Axis.TENSOR, fault.rank))
-    else:
-        text = Answer((Kind.SLOW_COMPUTE,), exact)
-    return _truth(fault, Kind.SLOW_COMPUTE, exact, ring, text, Severity.P1)
-
-
-def _tail_ms(fault: f.SlowGpu, s: Scenario) -> float:
-    """By how much the slow rank comes later to the block after a backward: the only trace of it among its peers."""
-    return (fault.factor - 1) * TAIL_BACKWARD * s.layer_backward_ms
-
-
-def _slow_host(fault: f.SlowHost, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    ranks = _node(s, fault.node)
-    answer = Answer((Kind.SLOW_HOST,), ranks)
-    return _truth(fault, Kind.SLOW_HOST, ranks, answer, answer, Severity.P1, nodes=(fault.node,))
-
-
-def _slow_link(fault: f.SlowLink, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    ends = tuple(sorted((fault.src, fault.dst)))
-    near = {r for end in ends for r in _group(cluster, Axis.TENSOR, end)}
-    return _truth(
-        fault,
-        Kind.SLOW_NETWORK,
-        ends,
-        Answer((Kind.SLOW_NETWORK,), ends),
-        Answer((Kind.SLOW_NETWORK,), tuple(sorted(near)), undecidable=True),
-        Severity.P1,
-        links=((fault.src, fault.dst),),
-    )
-
-
-def _slow_nic(fault: f.SlowNic, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    stage, flat = cluster.locate(fault.rank)
-    neighbours = [n for n in (stage - 1, stage + 1) if 0 <= n < s.pp]
-    peers = [int(cluster.grid[n].reshape(-1)[flat]) for n in neighbours]
-    # One slow path names its two ends; only a second, independent peer tells which of them it is.
-    ring = (fault.rank,) if len(peers) > 1 else tuple(sorted((fault.rank, *peers)))
-    text = Answer((Kind.SLOW_NETWORK,), _group(cluster, Axis.TENSOR, fault.rank), undecidable=True)
-    return _truth(
-        fault, Kind.SLOW_NETWORK, (fault.rank,), Answer((Kind.SLOW_NETWORK,), ring), text, Severity.P1
-    )
-
-
-def _loader(fault: f.DataLoaderStall, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    answer = Answer((Kind.SLOW_STORAGE, Kind.SLOW_HOST), (fault.rank,))
-    return _truth(fault, Kind.SLOW_STORAGE, (fault.rank,), answer, answer, Severity.P1)
-
-
-def _imbalance(fault: f.SequenceImbalance, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    ring = Answer((Kind.IMBALANCE, Kind.JITTER), ())
-    text = Answer((Kind.IMBALANCE, Kind.JITTER), (), undecidable=s.pattern != "megatron")
-    return _truth(fault, Kind.IMBALANCE, (), ring, text, Severity.P2)
-
-
-def _stage(fault: f.StageImbalance, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    answer = Answer((Kind.IMBALANCE,), (), undecidable=s.pp == 1)
-    return _truth(fault, Kind.IMBALANCE, (), answer, answer, Severity.P2, stage=fault.stage)
-
-
-def _pauses(fault: f.GcPauses, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    answer = Answer((Kind.JITTER, Kind.SLOW_HOST), ())
-    return _truth(fault, Kind.JITTER, (), answer, answer, Severity.P2)
-
-
-def _checkpoint(fault: f.CheckpointStall, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    answer = Answer((Kind.SLOW_STORAGE, Kind.SLOW_HOST), fault.ranks)
-    return _truth(fault, Kind.SLOW_STORAGE, fault.ranks, answer, answer, Severity.P2)
-
-
-def _jitter(fault: f.Jitter, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    ring = Answer((Kind.JITTER, Kind.SLOW_UNIFORM), ())
-    text = Answer((Kind.JITTER, Kind.SLOW_UNIFORM), (), undecidable=s.pattern != "megatron")
-    return _truth(fault, Kind.JITTER, (), ring, text, Severity.P2)
-
-
-def _never_called(kind: Kind) -> Callable[..., FaultTruth]:
-    def make(fault: Any, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-        answer = Answer((kind, *(other for other in _NEVER_CALLED if other is not kind)), (fault.rank,))
-        return _truth(fault, kind, (fault.rank,), answer, answer, Severity.P0, **_at(fault))
-
-    return make
-
-
 def _at(fault: Any) -> dict[str, Any]:
-    iteration = fault.iteration
+    """Where a standstill strikes."""
     phase = getattr(fault, "phase", None)
-    batch = fault.micro_batch if phase is not None and phase.value in ("forward", "backward") else None
-    return {"first_iteration": iteration, "last_iteration": iteration, "phase": phase, "micro_batch": batch}
+    batch = getattr(fault, "micro_batch", None)
+    if phase is not None and phase.value not in ("forward", "backward"):
+        batch = None
+    return {
+        "first_iteration": fault.iteration,
+        "last_iteration": fault.iteration,
+        "phase": phase,
+        "micro_batch": batch,
+    }
 
 
-def _channel_group(cluster: Cluster, hit: Hit, rank: int) -> tuple[int, ...]:
-    """Members of the communicator of the struck call."""
-    row = row_at(hit[1], hit[0]) if hit is not None else None
-    if row is None or row.peer_stage is not None:
-        return (rank,)
-    return _group(cluster, AXES[row.channel], rank)
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One fault in one job."""
 
+    s: Scenario
+    cluster: Cluster
+    hit: tuple[Strike, Program] | None
 
-def _stuck_kernel(fault: f.StuckKernelBefore, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    group = _channel_group(cluster, hit, fault.rank)
-    ring = Answer((Kind.HANG_DEVICE,), (fault.rank,))
-    kinds = (Kind.HANG_GROUP, Kind.HANG_DEVICE, Kind.HANG_NETWORK)
-    if len(group) == 1:
-        kinds = (Kind.HANG_DEVICE, Kind.HANG_HOST, Kind.MISSING_CALL)
-    text = Answer(kinds, group, undecidable=len(group) == s.world_size)
-    return _truth(fault, Kind.HANG_DEVICE, (fault.rank,), ring, text, Severity.P0, **_at(fault))
+    def group(self, axis: Axis, rank: int) -> tuple[int, ...]:
+        return tuple(sorted(self.cluster.layout.group(axis, rank)))
 
+    def node(self, node: int) -> tuple[int, ...]:
+        first = node * self.s.ranks_per_node
+        return tuple(range(first, min(first + self.s.ranks_per_node, self.s.world_size)))
 
-def _stuck_inside(fault: f.StuckInside, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    group = _channel_group(cluster, hit, fault.rank)
-    ring = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP), group)
-    text = Answer((Kind.HANG_GROUP, Kind.HANG_NETWORK, Kind.HANG_DEVICE), group, len(group) == s.world_size)
-    return _truth(fault, Kind.HANG_NETWORK, group, ring, text, Severity.P0, **_at(fault))
+    def struck_group(self, rank: int) -> tuple[int, ...]:
+        """Members of the communicator of the struck call."""
+        row = row_at(self.hit[1], self.hit[0]) if self.hit is not None else None
+        if row is None or row.peer_stage is not None:
+            return (rank,)
+        return self.group(AXES[row.channel], rank)
 
+    def slow_gpu(self, fault: f.SlowGpu) -> FaultTruth:
+        exact = (fault.rank,)
+        ring = Answer((Kind.SLOW_COMPUTE,), exact)
+        # The only trace of it among its tensor peers: it comes later to the block after a backward.
+        tail_ms = (fault.factor - 1) * TAIL_BACKWARD * self.s.layer_backward_ms
+        if self.s.pattern != "megatron":
+            # One wait an iteration, after a collective of all: every host stands there equally long.
+            text = Answer((Kind.SLOW_COMPUTE,), tuple(range(self.s.world_size)), undecidable=True)
+        elif self.s.tp > 1 and (self.s.pp == 1 or tail_ms < VISIBLE_OFFSET_MS):
+            text = Answer((Kind.SLOW_COMPUTE,), self.group(Axis.TENSOR, fault.rank))
+        else:
+            text = ring
+        return _truth(fault, Kind.SLOW_COMPUTE, exact, (ring, text), Severity.P1)
 
-def _mismatch(kind: Kind, *others: Kind) -> Callable[..., FaultTruth]:
-    def make(fault: Any, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-        group = _channel_group(cluster, hit, fault.rank)
+    def slow_host(self, fault: f.SlowHost) -> FaultTruth:
+        ranks = self.node(fault.node)
+        answer = Answer((Kind.SLOW_HOST,), ranks)
+        return _truth(fault, Kind.SLOW_HOST, ranks, answer, Severity.P1, nodes=(fault.node,))
+
+    def slow_link(self, fault: f.SlowLink) -> FaultTruth:
+        ends = tuple(sorted((fault.src, fault.dst)))
+        near = tuple(sorted({r for end in ends for r in self.group(Axis.TENSOR, end)}))
+        answers = (Answer(_SLOW_NETWORK, ends), Answer(_SLOW_NETWORK, near, undecidable=True))
+        links = ((fault.src, fault.dst),)
+        return _truth(fault, Kind.SLOW_NETWORK, ends, answers, Severity.P1, links=links)
+
+    def slow_nic(self, fault: f.SlowNic) -> FaultTruth:
+        stage, flat = self.cluster.locate(fault.rank)
+        near = [n for n in (stage - 1, stage + 1) if 0 <= n < self.s.pp]
+        peers = [int(self.cluster.grid[n].reshape(-1)[flat]) for n in near]
+        # One slow path names its two ends; only a second, independent peer tells which of them it is.
+        ranks = (fault.rank,) if len(peers) > 1 else tuple(sorted((fault.rank, *peers)))
+        text = Answer(_SLOW_NETWORK, self.group(Axis.TENSOR, fault.rank), undecidable=True)
+        answers = (Answer(_SLOW_NETWORK, ranks), text)
+        return _truth(fault, Kind.SLOW_NETWORK, (fault.rank,), answers, Severity.P1)
+
+    def data_loader(self, fault: f.DataLoaderStall) -> FaultTruth:
+        answer = Answer((Kind.SLOW_STORAGE, Kind.SLOW_HOST), (fault.rank,))
+        return _truth(fault, Kind.SLOW_STORAGE, (fault.rank,), answer, Severity.P1)
+
+    def sequence(self, fault: f.SequenceImbalance) -> FaultTruth:
+        kinds = (Kind.IMBALANCE, Kind.JITTER)
+        answers = (Answer(kinds, ()), Answer(kinds, (), undecidable=self.s.pattern != "megatron"))
+        return _truth(fault, Kind.IMBALANCE, (), answers, Severity.P2)
+
+    def stage(self, fault: f.StageImbalance) -> FaultTruth:
+        answer = Answer((Kind.IMBALANCE,), (), undecidable=self.s.pp == 1)
+        return _truth(fault, Kind.IMBALANCE, (), answer, Severity.P2, stage=fault.stage)
+
+    def pauses(self, fault: f.GcPauses) -> FaultTruth:
+        answer = Answer((Kind.JITTER, Kind.SLOW_HOST), ())
+        return _truth(fault, Kind.JITTER, (), answer, Severity.P2)
+
+    def checkpoint(self, fault: f.CheckpointStall) -> FaultTruth:
+        answer = Answer((Kind.SLOW_STORAGE, Kind.SLOW_HOST), fault.ranks)
+        return _truth(fault, Kind.SLOW_STORAGE, fault.ranks, answer, Severity.P2)
+
+    def jitter(self, fault: f.Jitter) -> FaultTruth:
+        kinds = (Kind.JITTER, Kind.SLOW_UNIFORM)
+        answers = (Answer(kinds, ()), Answer(kinds, (), undecidable=self.s.pattern != "megatron"))
+        return _truth(fault, Kind.JITTER, (), answers, Severity.P2)
+
+    def never_called(self, fault: Any, kind: Kind) -> FaultTruth:
+        others = tuple(other for other in _NEVER_CALLED if other is not kind)
+        answer = Answer((kind, *others), (fault.rank,))
+        return _truth(fault, kind, (fault.rank,), answer, Severity.P0, **_at(fault))
+
+    def stuck_kernel(self, fault: f.StuckKernelBefore) -> FaultTruth:
+        group = self.struck_group(fault.rank)
+        ring = Answer((Kind.HANG_DEVICE,), (fault.rank,))
+        kinds = (Kind.HANG_GROUP, Kind.HANG_DEVICE, Kind.HANG_NETWORK)
+        if len(group) == 1:
+            kinds = (Kind.HANG_DEVICE, Kind.HANG_HOST, Kind.MISSING_CALL)
+        text = Answer(kinds, group, undecidable=len(group) == self.s.world_size)
+        return _truth(fault, Kind.HANG_DEVICE, (fault.rank,), (ring, text), Severity.P0, **_at(fault))
+
+    def stuck_inside(self, fault: f.StuckInside) -> FaultTruth:
+        group = self.struck_group(fault.rank)
+        ring = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP), group)
+        kinds = (Kind.HANG_GROUP, Kind.HANG_NETWORK, Kind.HANG_DEVICE)
+        text = Answer(kinds, group, undecidable=len(group) == self.s.world_size)
+        return _truth(fault, Kind.HANG_NETWORK, group, (ring, text), Severity.P0, **_at(fault))
+
+    def differs(self, fault: Any, kind: Kind, *others: Kind) -> FaultTruth:
+        group = self.struck_group(fault.rank)
         # Of two that differ neither is the majority.
         ranks = group if len(group) == 2 and kind is Kind.MISMATCH else (fault.rank,)
         answer = Answer((kind, *others), ranks)
-        return _truth(fault, kind, (fault.rank,), answer, answer, Severity.P0, **_at(fault))
+        return _truth(fault, kind, (fault.rank,), answer, Severity.P0, **_at(fault))
 
-    return make
+    def dead_node(self, fault: f.DeadNode) -> FaultTruth:
+        ranks = self.node(fault.node)
+        answer = Answer((Kind.DEAD_RANK, Kind.HANG_HOST, Kind.MISSING_CALL), ranks)
+        return _truth(fault, Kind.DEAD_RANK, ranks, answer, Severity.P0, nodes=(fault.node,), **_at(fault))
 
-
-def _dead_node(fault: f.DeadNode, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    ranks = _node(s, fault.node)
-    answer = Answer((Kind.DEAD_RANK, Kind.HANG_HOST, Kind.MISSING_CALL), ranks)
-    return _truth(
-        fault, Kind.DEAD_RANK, ranks, answer, answer, Severity.P0, nodes=(fault.node,), **_at(fault)
-    )
-
-
-def _dead_link(fault: f.DeadLink, s: Scenario, cluster: Cluster, hit: Hit) -> FaultTruth:
-    ends = tuple(sorted((fault.src, fault.dst)))
-    ring = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP), ends)
-    text = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP, Kind.HANG_HOST), ends)
-    links = ((fault.src, fault.dst),)
-    return _truth(fault, Kind.HANG_NETWORK, ends, ring, text, Severity.P0, links=links, **_at(fault))
+    def dead_link(self, fault: f.DeadLink) -> FaultTruth:
+        ends = tuple(sorted((fault.src, fault.dst)))
+        ring = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP), ends)
+        text = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP, Kind.HANG_HOST), ends)
+        links = ((fault.src, fault.dst),)
+        return _truth(fault, Kind.HANG_NETWORK, ends, (ring, text), Severity.P0, links=links, **_at(fault))
 
 
-def _node(s: Scenario, node: int) -> tuple[int, ...]:
-    first = node * s.ranks_per_node
-    return tuple(range(first, min(first + s.ranks_per_node, s.world_size)))
-
-
-_TABLE: dict[type[Any], Callable[..., FaultTruth]] = {
-    f.SlowGpu: _slow_gpu,
-    f.SlowHost: _slow_host,
-    f.SlowLink: _slow_link,
-    f.SlowNic: _slow_nic,
-    f.DataLoaderStall: _loader,
-    f.SequenceImbalance: _imbalance,
-    f.StageImbalance: _stage,
-    f.GcPauses: _pauses,
-    f.CheckpointStall: _checkpoint,
-    f.Jitter: _jitter,
-    f.StuckHost: _never_called(Kind.HANG_HOST),
-    f.StuckKernelBefore: _stuck_kernel,
-    f.StuckInside: _stuck_inside,
-    f.MissingRecv: _never_called(Kind.MISSING_CALL),
-    f.MissingSend: _never_called(Kind.MISSING_CALL),
-    f.SkippedCollective: _mismatch(Kind.MISSING_CALL, Kind.MISMATCH),
-    f.OrderMismatch: _mismatch(Kind.MISMATCH),
-    f.SizeMismatch: _mismatch(Kind.MISMATCH),
-    f.CommDeadlock: _mismatch(Kind.DEADLOCK, Kind.MISMATCH),
-    f.DeadRank: _never_called(Kind.DEAD_RANK),
-    f.DeadNode: _dead_node,
-    f.DeadLink: _dead_link,
+_TABLE: dict[type[Any], Callable[[_Case, Any], FaultTruth]] = {
+    f.SlowGpu: _Case.slow_gpu,
+    f.SlowHost: _Case.slow_host,
+    f.SlowLink: _Case.slow_link,
+    f.SlowNic: _Case.slow_nic,
+    f.DataLoaderStall: _Case.data_loader,
+    f.SequenceImbalance: _Case.sequence,
+    f.StageImbalance: _Case.stage,
+    f.GcPauses: _Case.pauses,
+    f.CheckpointStall: _Case.checkpoint,
+    f.Jitter: _Case.jitter,
+    f.StuckHost: lambda case, fault: case.never_called(fault, Kind.HANG_HOST),
+    f.StuckKernelBefore: _Case.stuck_kernel,
+    f.StuckInside: _Case.stuck_inside,
+    f.MissingRecv: lambda case, fault: case.never_called(fault, Kind.MISSING_CALL),
+    f.MissingSend: lambda case, fault: case.never_called(fault, Kind.MISSING_CALL),
+    f.SkippedCollective: lambda case, fault: case.differs(fault, Kind.MISSING_CALL, Kind.MISMATCH),
+    f.OrderMismatch: lambda case, fault: case.differs(fault, Kind.MISMATCH),
+    f.SizeMismatch: lambda case, fault: case.differs(fault, Kind.MISMATCH),
+    f.CommDeadlock: lambda case, fault: case.differs(fault, Kind.DEADLOCK, Kind.MISMATCH),
+    f.DeadRank: lambda case, fault: case.never_called(fault, Kind.DEAD_RANK),
+    f.DeadNode: _Case.dead_node,
+    f.DeadLink: _Case.dead_link,
 }

@@ -1,7 +1,8 @@
 """The machines: which rank is where, how far apart two ranks are, how long a collective takes.
 
-Times of collectives follow the usual cost model of ring and tree algorithms: latency of the steps plus the bytes that
-cross the slowest member's link. Groups of one rank cost nothing. All arrays of a stage have the shape [dp, cp, tp].
+Times of collectives follow the usual cost model of ring and tree algorithms: latency of the steps plus the
+bytes that cross the slowest member's link. Groups of one rank cost nothing. All arrays of a stage have the
+shape [dp, cp, tp].
 """
 
 from __future__ import annotations
@@ -54,23 +55,23 @@ class Cluster:
     def spread(self, channel: Channel, values: F8) -> F8:
         """The maximum of ``values`` [dp, cp, tp] over each group of an in-stage channel, at every member."""
         if channel is Channel.TENSOR:
-            return np.broadcast_to(values.max(axis=2, keepdims=True), values.shape)
+            return _everywhere(values.max(axis=2, keepdims=True), values.shape)
         if channel is Channel.CONTEXT:
-            return np.broadcast_to(values.max(axis=1, keepdims=True), values.shape)
+            return _everywhere(values.max(axis=1, keepdims=True), values.shape)
         if channel is Channel.DATA:
-            return np.broadcast_to(values.max(axis=(0, 1), keepdims=True), values.shape)
+            return _everywhere(values.max(axis=(0, 1), keepdims=True), values.shape)
         if channel is Channel.EXPERT:
             dp, cp, tp = values.shape
             cut = values.reshape(dp * cp // self.layout.ep, self.layout.ep, tp)
-            return np.broadcast_to(cut.max(axis=1, keepdims=True), cut.shape).reshape(values.shape)
+            return _everywhere(cut.max(axis=1, keepdims=True), cut.shape).reshape(values.shape)
         raise ValueError(f"channel {channel.value} spans stages")
 
     def reduce_for(self, channel: Channel, values: F8) -> F8:
         """What one stage brings to a collective across stages: its own maximum, shaped to broadcast."""
         if channel in (Channel.WORLD, Channel.GRAD_STATS):
-            return values.max(axis=(0, 1, 2), keepdims=True)
+            return np.asarray(values.max(axis=(0, 1, 2), keepdims=True))
         if channel is Channel.MODEL:
-            return values.max(axis=2, keepdims=True)
+            return np.asarray(values.max(axis=2, keepdims=True))
         return values
 
     def stages_of(self, channel: Channel) -> tuple[int, ...]:
@@ -78,8 +79,14 @@ class Cluster:
         pp = self.layout.pp
         return (0, pp - 1) if channel is Channel.EMBEDDING else tuple(range(pp))
 
+    @cached_property
+    def sizes(self) -> dict[Channel, int]:
+        """Members of one communicator of each channel."""
+        return {channel: self.layout.size(axis) for channel, axis in AXES.items()}
+
     def members(self, channel: Channel) -> int:
-        return self.layout.size(AXES[channel])
+        """Members of one communicator of a channel."""
+        return self.sizes[channel]
 
     def crosses(self, channel: Channel, stage: int) -> bool:
         """Whether groups of this channel span nodes (the network is then the slower part)."""
@@ -163,8 +170,16 @@ class Cluster:
         """Where the path between two stages is the slow one."""
         here, there = self.grid[stage], self.grid[peer]
         if isinstance(link, SlowNic):
-            return (here == link.rank) | (there == link.rank)
-        return ((here == link.src) & (there == link.dst)) | ((here == link.dst) & (there == link.src))
+            return np.asarray((here == link.rank) | (there == link.rank))
+        forth = (here == link.src) & (there == link.dst)
+        return np.asarray(forth | ((here == link.dst) & (there == link.src)))
+
+
+def _everywhere(values: F8, shape: tuple[int, ...]) -> F8:
+    """Each group's value at all its members (np.broadcast_to costs ten times as much on small arrays)."""
+    out = np.empty(shape)
+    out[...] = values
+    return out
 
 
 def _volume(op: Op, n: int, nbytes: int) -> tuple[float, float]:

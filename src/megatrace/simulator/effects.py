@@ -1,8 +1,8 @@
 """Times of one stage in one iteration: what programs ask for, times noise, times what slow faults do.
 
-Noise is keyed by its position (seed, iteration, stage, purpose), never by the order of drawing, and every fault draws
-from a stream keyed by its own content. So the same scenario without a fault has exactly the same noise, and the
-difference between the two runs is the fault.
+Noise is keyed by its position (seed, iteration, stage, purpose), never by the order of drawing, and every
+fault draws from a stream keyed by its own content. So the same scenario without a fault has exactly the same
+noise, and the difference between the two runs is the fault.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def uneven_counts(cluster: Cluster, program: Program, iteration: int) -> NDArray
         return None
     random = generator(cluster.scenario.seed, iteration, program.stage, _UNEVEN)
     share = random.uniform(0.7, 1.3, (len(rows), int(np.prod(cluster.shape))))
-    return np.maximum(share * np.array([row.count for row in rows])[:, None], 1).astype(np.int64)
+    counts = np.maximum(share * np.array([row.count for row in rows])[:, None], 1)
+    return np.asarray(counts, np.int64)
 
 
 def clocks(cluster: Cluster) -> tuple[F8, F8]:

@@ -1,11 +1,12 @@
-"""Writes a ``Trace`` as the call logs of real jobs: one ``rank_N.log`` a rank, in any of the four text dialects.
+"""Writes a ``Trace`` as the call logs of real jobs: one ``rank_N.log`` a rank, in any of the four text
+dialects.
 
-Text is assembled as bytes by numpy, several ranks at once: every line is a row of fixed-width pieces of which the
-valid bytes are kept. A job of thousands of ranks has millions of lines, and formatting them one by one would take
-longer than simulating them.
+Text is assembled as bytes by numpy, several ranks at once: every line is a row of fixed-width pieces of which
+the valid bytes are kept. A job of thousands of ranks has millions of lines, and formatting them one by one
+would take longer than simulating them.
 
-Writes only what a text log can hold: the host's time, the name, the element count, the stream, and where the dialect
-has them operation number and group hash. Never writes the truth.
+Writes only what a text log can hold: the host's time, the name, the element count, the stream, and where the
+dialect has them operation number and group hash. Never writes the truth.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ NAMES = {
     Op.BARRIER: "Barrier",
 }
 LINES_AT_ONCE = 60_000
-"""About 10 MB of text: large enough that numpy's per-call cost vanishes, small enough for the cache and memory."""
+"""About 10 MB of text: large enough that numpy's per-call cost vanishes, small enough for the cache and
+memory."""
 IDLE_NS = 300_000_000
 """A dump (``save_count``) ends where a rank made no call for this long, as seen in real logs."""
 NS = 1_000_000_000
@@ -53,8 +55,9 @@ def write_text(
 ) -> int:
     """Writes the logs into ``directory``, made if absent. Returns the number of lines.
 
-    ``progress`` is called with (ranks written, ranks). Ranks in ``coverage.torn_tails`` end in the middle of a line.
-    Raises ``UnknownName`` for a dialect there is not and ``UsageError`` where the directory cannot be written.
+    ``progress`` is called with (ranks written, ranks). Ranks in ``coverage.torn_tails`` end in the middle of
+    a line. Raises ``UnknownName`` for a dialect there is not and ``UsageError`` where the directory cannot be
+    written.
     """
     if dialect not in DIALECTS:
         raise UnknownName("dialect", dialect, DIALECTS)
@@ -121,7 +124,7 @@ def _pieces(
     names = _strings([NAMES[op] for op in Op])
     bracketed = dialect == "bracketed"
     if bracketed:
-        yield _by_rank(events, [_address(nodes.get(int(r), "node0")) for r in events.ranks()], cuts)
+        yield _by_rank([_address(nodes.get(int(r), "node0")) for r in events.ranks()], cuts)
     if dialect != "bare":
         yield _constant("[save_count ", n)
         yield _digits(_save_counts(events, cuts))
@@ -159,7 +162,7 @@ def _address(node: str) -> str:
     return f"[10.0.{number // 256 % 256}.{number % 256}] [{node}] "
 
 
-def _by_rank(events: Events, texts: list[str], cuts: I8) -> tuple[U1, NDArray[np.int64]]:
+def _by_rank(texts: list[str], cuts: I8) -> tuple[U1, NDArray[np.int64]]:
     return _choose(_strings(texts), np.repeat(np.arange(len(texts)), np.diff(cuts)))
 
 

@@ -1,20 +1,20 @@
 """The physics: when every rank's host, device and network does each thing of its program.
 
-A max-plus recursion over the programs. Every rank has a host clock that issues calls and runs ahead, and device lanes
-that work in order; a kernel begins when it was launched and the one before it ended; a collective begins on a rank
-when it is its turn there, and ends on all members when the last has come plus the time of the transfer; a Send and
-its Recv end when both are there plus the time of the message. "Never" is +infinity: what depends on a thing that
-never happens never happens, so a hang with all its victims, and how far each host got, follows from the recursion.
+A max-plus recursion over the programs. Every rank has a host clock that issues calls and runs ahead, and
+device lanes that work in order; a kernel begins when it was launched and the one before it ended; a
+collective begins on a rank when it is its turn there, and ends on all members when the last has come plus the
+time of the transfer; a Send and its Recv end when both are there plus the time of the message. "Never" is
++infinity: what depends on a thing that never happens never happens, so a hang with all its victims, and how
+far each host got, follows from the recursion.
 
-Stages are coroutines that run until they need something of another stage. Within a stage every step is one numpy
-expression over [dp, cp, tp]; there is no loop over ranks. Times are float64 ns after the start of the job.
+Stages are coroutines that run until they need something of another stage. Within a stage every step is one
+numpy expression over [dp, cp, tp]; there is no loop over ranks. Times are float64 ns after the start of the
+job.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from megatrace.model.events import Op
 from megatrace.simulator.cluster import F8, Cluster
 from megatrace.simulator.effects import Times, uneven_counts
-from megatrace.simulator.faults import DeadLink
+from megatrace.simulator.faults import DeadLink, SlowLink, SlowNic
 from megatrace.simulator.program import (
     CROSS_STAGE,
     Call,
@@ -30,7 +30,6 @@ from megatrace.simulator.program import (
     Compute,
     Exchange,
     HostWork,
-    Instruction,
     Lane,
     Message,
     Program,
@@ -38,57 +37,12 @@ from megatrace.simulator.program import (
     Until,
     Wait,
 )
+from megatrace.simulator.state import LAUNCH_NS, NEVER, Meeting, Recorded, StageState
 from megatrace.simulator.stops import Stop, Strike
 
-NEVER = float("inf")
-LAUNCH_NS = 5e3
-"""From a host's launch to the earliest start on its device."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
-    """The calls of one (iteration, stage): float64 [rows, ranks of the stage], ``NEVER`` where it did not happen."""
-
-    iteration: int
-    program: Program
-    enqueue: F8
-    start: F8
-    end: F8
-    counts: NDArray[np.int64] | None
-    work: F8
-    """[ranks of the stage]: ns of kernels that the program asked of each device"""
-
-
-@dataclass
-class StageState:
-    """Clocks of the ranks of one stage, each float64 [dp, cp, tp]."""
-
-    shape: tuple[int, ...]
-    host: F8 = field(init=False)
-    compute: F8 = field(init=False)
-    last_call: F8 = field(init=False)
-    p2p: F8 = field(init=False)
-    grads: F8 = field(init=False)
-    gather: deque[F8] = field(default_factory=lambda: deque(maxlen=2))
-    launched: deque[tuple[int, F8]] = field(default_factory=deque)
-    kernels: int = 0
-    death: F8 | None = None
-    out_of_step: dict[Channel, NDArray[np.bool_]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.host = np.zeros(self.shape)
-        self.compute = np.zeros(self.shape)
-        self.last_call = np.zeros(self.shape)
-        self.p2p = np.zeros(self.shape)
-        self.grads = np.zeros(self.shape)
-
-
-@dataclass
-class _Meeting:
-    """A collective across stages: what each stage brought, until all are there."""
-
-    arrivals: dict[int, F8] = field(default_factory=dict)
-    deaths: dict[int, F8] = field(default_factory=dict)
+PLAIN_AXES: dict[str, int | tuple[int, ...]] = {"tp": 2, "cp": 1, "dp": (0, 1)}
+"""Axes of [dp, cp, tp] over which the groups of a channel within a stage extend (by name: enums hash slowly).
+"""
 
 
 class Engine:
@@ -103,6 +57,7 @@ class Engine:
             for stage, state in enumerate(self.states):
                 state.death = deaths[cluster.grid[stage]].astype(np.float64)
         self.dead_links = tuple(f for f in cluster.scenario.faults if isinstance(f, DeadLink))
+        self._costs: dict[tuple[int, tuple[SlowLink | SlowNic, ...]], tuple[Program, dict[int, F8]]] = {}
         self.struck_at: dict[int, float] = {}
         """Per rank that was struck: the time of its host when it came to the instruction."""
 
@@ -110,7 +65,7 @@ class Engine:
         """One iteration of all stages. Strikes are those of this iteration."""
         if any(strike.stop is Stop.DEATH for strike in strikes):
             self._be_mortal()
-        meetings: dict[tuple[Channel, int], _Meeting] = {}
+        meetings: dict[tuple[Channel, int], Meeting] = {}
         posted: dict[tuple[bool, int, int, int], tuple[F8, F8 | None]] = {}
         runs = [_StageRun(self, iteration, program, strikes, meetings, posted) for program in programs]
         waiting = [(run, run.steps()) for run in runs]
@@ -134,6 +89,11 @@ class Engine:
             waiting = still
         return [run.recorded() for run in runs]
 
+    def costs_of(self, program: Program, links: tuple[SlowLink | SlowNic, ...]) -> dict[int, F8]:
+        """Times of collectives by instruction, kept from one iteration to the next."""
+        # The program stands in the value so that its id stays its own.
+        return self._costs.setdefault((id(program), links), (program, {}))[1]
+
     def finished(self) -> NDArray[np.bool_]:
         """[pp, dp, cp, tp]: hosts that got to the end of what was run."""
         return np.stack([np.isfinite(state.host) for state in self.states])
@@ -154,7 +114,7 @@ class _StageRun:
         iteration: int,
         program: Program,
         strikes: list[Strike],
-        meetings: dict[tuple[Channel, int], _Meeting],
+        meetings: dict[tuple[Channel, int], Meeting],
         posted: dict[tuple[bool, int, int, int], tuple[F8, F8 | None]],
     ) -> None:
         self.engine, self.cluster, self.program = engine, engine.cluster, program
@@ -163,6 +123,7 @@ class _StageRun:
         self.times = Times(engine.cluster, program, iteration)
         self.counts = uneven_counts(engine.cluster, program, iteration)
         self.meetings, self.posted = meetings, posted
+        self.costs = engine.costs_of(program, self.times.links)
         self.position = 0
         self.sent: dict[tuple[bool, int, int], int] = {}
         self.met: dict[Channel, int] = {}
@@ -188,6 +149,8 @@ class _StageRun:
             self.position = index
             if index in self.strikes:
                 self._strike(index)
+            elif type(item) is Call and self._plain_call(index, item):
+                continue
             if isinstance(item, Compute):
                 self._spend(index)
                 self._compute(item, self.times.device[kernel])
@@ -239,7 +202,7 @@ class _StageRun:
         state.host = state.host + self.times.host[index]
 
     def _launch(self, kernels: int) -> F8:
-        """Queues kernels; the host waits where the queue is full. Returns the earliest start on the device."""
+        """Queues kernels; the host waits where the queue is full. Returns the earliest start there."""
         state = self.state
         limit = self.cluster.scenario.launch_ahead
         while state.launched and state.kernels + kernels - state.launched[0][0] > limit:
@@ -320,13 +283,35 @@ class _StageRun:
         else:
             state.gather.append(end)
 
+    def _plain_call(self, index: int, item: Call) -> bool:
+        """The common case in few numpy calls: a blocking collective within the stage with which nothing is
+        wrong."""
+        state = self.state
+        axis = PLAIN_AXES.get(item.channel.value)
+        if axis is None or item.lane is not Lane.COMPUTE or state.death is not None or state.out_of_step:
+            return False
+        state.host = state.host + self.times.host[index]
+        arrival = np.maximum(self._launch(1), state.compute)
+        row = self.program.first_row[index]
+        self.enqueue[row] = state.host
+        self.start[row] = arrival
+        end = self.end[row]
+        end[...] = arrival.max(axis=axis, keepdims=True) + self._cost(index, item)
+        state.compute = state.last_call = end
+        return True
+
+    def _cost(self, index: int, item: Call) -> F8:
+        cost = self.costs.get(index)
+        if cost is None:
+            nbytes = item.count * item.width
+            cost = self.cluster.collective(self.stage, item.channel, item.op, nbytes, self.times.links)
+            self.costs[index] = cost
+        return cost
+
     def _call(self, index: int, item: Call) -> None:
         _, brought, skipped = self._bring(index, item)
         cluster, state = self.cluster, self.state
-        cost = cluster.collective(
-            self.stage, item.channel, item.op, item.count * item.width, self.times.links
-        )
-        end = cluster.spread(item.channel, brought) + cost
+        end = cluster.spread(item.channel, brought) + self._cost(index, item)
         if state.death is not None:
             first_death = -cluster.spread(item.channel, -state.death)
             end = np.where(first_death < end, NEVER, end)
@@ -337,16 +322,14 @@ class _StageRun:
         cluster, state, channel = self.cluster, self.state, item.channel
         turn = self.met.get(channel, 0)
         self.met[channel] = turn + 1
-        meeting = self.meetings.setdefault((channel, turn), _Meeting())
+        meeting = self.meetings.setdefault((channel, turn), Meeting())
         if state.death is not None:
             meeting.deaths[self.stage] = cluster.reduce_for(channel, -state.death)
         meeting.arrivals[self.stage] = cluster.reduce_for(channel, brought)
         while len(meeting.arrivals) < len(set(cluster.stages_of(channel))):
             yield True
         end = np.maximum.reduce(list(meeting.arrivals.values()))
-        end = end + cluster.collective(
-            self.stage, channel, item.op, item.count * item.width, self.times.links
-        )
+        end = end + self._cost(index, item)
         if state.death is not None:
             first_death = -np.maximum.reduce(list(meeting.deaths.values()))
             end = np.where(first_death < end, NEVER, end)
@@ -390,7 +373,7 @@ class _StageRun:
         state.p2p = end
 
     def _post(self, message: Message, arrival: F8) -> tuple[bool, int, int, int]:
-        """Posts one side of a message, first in first out per direction; returns the key of the other side."""
+        """Posts one side of a message, first in first out per direction; returns the other side's key."""
         sends = message.op is Op.SEND
         src, dst = (self.stage, message.peer_stage) if sends else (message.peer_stage, self.stage)
         lane = (message.backward, 2 * src + (0 if sends else 1), dst)
@@ -431,9 +414,6 @@ class _StageRun:
 
 def _with(values: F8, flat: int, value: float) -> F8:
     """A copy with one place set."""
-    copy = values.copy()
+    copy = np.array(values)
     copy.reshape(-1)[flat] = value
     return copy
-
-
-__all__ = ["NEVER", "Engine", "Instruction", "Recorded", "StageState"]

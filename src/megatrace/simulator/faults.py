@@ -1,8 +1,9 @@
 """What can go wrong in a scenario, as data.
 
-One class a fault, with the name under which it stands in YAML (``fault: slow_gpu``). Ranks, nodes, stages, iterations
-and micro-batches count from 0; windows of iterations are inclusive and open-ended where ``last_iteration`` is left
-out. What a fault does to times is in ``effects`` and ``stops``, what may be concluded from it in ``truth``.
+One class a fault, with the name under which it stands in YAML (``fault: slow_gpu``). Ranks, nodes, stages,
+iterations and micro-batches count from 0; windows of iterations are inclusive and open-ended where
+``last_iteration`` is left out. What a fault does to times is in ``effects`` and ``stops``, what may be
+concluded from it in ``truth``.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class _Windowed(_Spec):
 class _Positioned(_Spec):
     """A fault that happens at one call of one block: the ``call``-th of (iteration, phase, micro-batch).
 
-    ``phase: sync`` addresses the calls after the last backward; ``micro_batch`` then means nothing. A ``call`` beyond
-    the last one means the last one.
+    ``phase: sync`` addresses the calls after the last backward; ``micro_batch`` then means nothing. A
+    ``call`` beyond the last one means the last one.
     """
 
     iteration: Index
@@ -50,8 +51,8 @@ class _Positioned(_Spec):
 class SlowGpu(_Windowed):
     """Kernels of one rank take ``factor`` times as long.
 
-    ``duty`` < 1 makes it intermittent: slow in that share of the iterations of the window, chosen by the seed.
-    ``drift`` is added to the factor with every iteration of the window.
+    ``duty`` < 1 makes it intermittent: slow in that share of the iterations of the window, chosen by the
+    seed. ``drift`` is added to the factor with every iteration of the window.
     """
 
     fault: Literal["slow_gpu"] = "slow_gpu"
@@ -111,7 +112,8 @@ class StageImbalance(_Windowed):
 
 
 class GcPauses(_Windowed):
-    """Python's collector stops random ranks: ``per_iteration`` pauses of a random length somewhere in the job."""
+    """Python's collector stops random ranks: ``per_iteration`` pauses of a random length somewhere in the
+    job."""
 
     fault: Literal["gc_pauses"] = "gc_pauses"
     per_iteration: Factor = 2.0
@@ -171,7 +173,8 @@ class MissingSend(_Positioned):
 
 
 class SkippedCollective(_Positioned):
-    """The rank leaves out one collective and goes on; what it calls next on that communicator never completes."""
+    """The rank leaves out one collective and goes on; what it calls next on that communicator never
+    completes."""
 
     fault: Literal["skipped_collective"] = "skipped_collective"
     rank: Index
@@ -231,8 +234,8 @@ class DeadLink(_Spec):
 class LateDeaths(_Spec):
     """After the job has come to stand, ``count`` other nodes die one by one at random times.
 
-    They die between the moment of the first stop and the moment when the last host has come to stand, so their logs
-    end earlier than those of their peers: victims that look like culprits.
+    They die between the moment of the first stop and the moment when the last host has come to stand, so
+    their logs end earlier than those of their peers: victims that look like culprits.
     """
 
     fault: Literal["late_deaths"] = "late_deaths"

@@ -1,9 +1,9 @@
 """The programs that training frameworks run: Megatron-style 3-D parallel jobs.
 
 Counts and order follow the call patterns of Megatron-LM as read from its source and from a real call log: two
-all-reduces a layer forward and backward in the tensor-parallel group, one more forward on the first stage (embedding)
-and backward on the last (output layer), three of one element a token for the vocabulary-parallel loss, three
-broadcasts of the batch a micro-batch on both end stages, and an epilogue of small collectives.
+all-reduces a layer forward and backward in the tensor-parallel group, one more forward on the first stage
+(embedding) and backward on the last (output layer), three of one element a token for the vocabulary-parallel
+loss, three broadcasts of the batch a micro-batch on both end stages, and an epilogue of small collectives.
 
 Data-parallel-only patterns are in ``sharded``.
 """
@@ -43,9 +43,9 @@ ATTENTION_SHARE = 0.45
 """of a layer's time, the rest is the MLP (dense transformer of sequence length about the hidden size)"""
 TAIL_FORWARD = 0.4
 TAIL_BACKWARD = 0.45
-"""Of one layer's time, the kernels after the last all-reduce of a block (residual and norm forward; weight gradients
-backward). Seen in a real log: a rank that is slowed by 1.45 comes 2.2 ms later to the Send of a forward of 3.5 ms a
-layer, and 4.5 ms later to the block after a backward."""
+"""Of one layer's time, the kernels after the last all-reduce of a block (residual and norm forward; weight
+gradients backward). Seen in a real log: a rank that is slowed by 1.45 comes 2.2 ms later to the Send of a
+forward of 3.5 ms a layer, and 4.5 ms later to the block after a backward."""
 SMALL_CALL = 0.12
 """Host cost of an epilogue call as a share of a call inside a block."""
 

@@ -1,9 +1,11 @@
-"""What the ranks of one stage do in one iteration: kernels, calls, exchanges and waits, in the order of the host.
+"""What the ranks of one stage do in one iteration: kernels, calls, exchanges and waits, in the order of the
+host.
 
-All ranks of a stage run the same program, so an instruction is one node of the dependency graph for all of them and
-the engine evaluates it as an array over [dp, cp, tp]. Waits stand where training frameworks put them: the host waits
-for the device before and after a P2P exchange, when it reads the loss, and when it reads the gradient norm. Between
-two waits it runs ahead, which is why calls inside a block follow each other quickly whatever the device does.
+All ranks of a stage run the same program, so an instruction is one node of the dependency graph for all of
+them and the engine evaluates it as an array over [dp, cp, tp]. Waits stand where training frameworks put
+them: the host waits for the device before and after a P2P exchange, when it reads the loss, and when it reads
+the gradient norm. Between two waits it runs ahead, which is why calls inside a block follow each other
+quickly whatever the device does.
 
 Knows no times of a particular rank and no faults.
 """
@@ -154,6 +156,8 @@ class RingStep:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
+    """The host, or the device's compute lane, goes on only when something is done."""
+
     label: Label
     until: Until
 
@@ -165,8 +169,8 @@ Instruction: TypeAlias = Compute | HostWork | Call | Exchange | RingStep | Wait
 class Row:
     """One recorded call of a program: its instruction's index and what the recording says of it.
 
-    ``seq`` counts within the program and channel; ``peer_stage`` for Sends and Recvs between stages, ``ring`` ±1 for
-    those of a context-parallel ring.
+    ``seq`` counts within the program and channel; ``peer_stage`` for Sends and Recvs between stages, ``ring``
+    ±1 for those of a context-parallel ring.
     """
 
     instruction: int

@@ -1,13 +1,13 @@
 """From what happened to what a recorder would have written: a ``Trace`` of all ranks.
 
-Applies each node's clock, numbers operations per communicator as NCCL does (a communicator of one rank never counts:
-its opCount stays 0), rewrites the calls of ranks that called something else than their peers, and drops calls that
-no host made.
+Applies each node's clock, numbers operations per communicator as NCCL does (a communicator of one rank never
+counts: its opCount stays 0), rewrites the calls of ranks that called something else than their peers, and
+drops calls that no host made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from megatrace.model.layout import Axis
 from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, RankPlace, Trace
 from megatrace.simulator.cluster import Cluster
 from megatrace.simulator.effects import clocks, generator
-from megatrace.simulator.engine import Recorded
-from megatrace.simulator.program import AXES, Channel, Row
+from megatrace.simulator.program import AXES, Channel, Program, Row
+from megatrace.simulator.state import Recorded
 
 STREAM_BASE = 0x5585_C580_0000
 """A heap address as seen in real logs: streams are pointers of the process that made them."""
@@ -29,7 +29,8 @@ _HASH = 0x4A54
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One rank's call in a row of an iteration differs from its program: it is another row, or has other elements."""
+    """One rank's call in a row of an iteration differs from its program: it is another row, or has other
+    elements."""
 
     rank: int
     iteration: int
@@ -81,6 +82,7 @@ class Recorder:
         self.parts: list[list[Recorded]] = [[] for _ in range(cluster.layout.pp)]
 
     def add(self, recorded: list[Recorded]) -> None:
+        """Takes what the stages recorded in one iteration."""
         for part in recorded:
             self.parts[part.program.stage].append(part)
 
@@ -134,14 +136,17 @@ class _Columns:
         self.enqueue, self.start, self.end = (np.empty(n, np.int64) for _ in range(3))
         self.stream = np.empty(n, np.uint64)
         self.comm, self.peer = np.empty(n, np.int32), np.empty(n, np.int32)
+        self._rows: dict[int, _Rows] = {}
         offset, drift = clocks(cluster)
         self.offset, self.drift = offset, drift
 
+    def rows_of(self, program: Program) -> _Rows:
+        if id(program) not in self._rows:  # the value holds the program, so its id stays its own
+            self._rows[id(program)] = _Rows(program, self.cluster)
+        return self._rows[id(program)]
+
     def events(self) -> Events:
-        return Events(
-            rank=self.rank, op=self.op, seq=self.seq, enqueue=self.enqueue, count=self.count, stream=self.stream,
-            comm=self.comm, start=self.start, end=self.end, nbytes=self.nbytes, peer=self.peer, flags=self.flags,
-        )  # fmt: skip
+        return Events(**{item.name: getattr(self, item.name) for item in fields(Events)})
 
     def fill(
         self, stage: int, parts: list[Recorded], rewrites: list[Rewrite], skips: list[Skip], until: float
@@ -195,8 +200,26 @@ class _Columns:
         return cursor + within[:, -1] if within.shape[1] else cursor
 
 
+class _Rows:
+    """What all ranks of a stage share about the rows of a program, as arrays over rows."""
+
+    def __init__(self, program: Program, cluster: Cluster) -> None:
+        rows, channels = program.rows, list(Channel)
+        sizes = np.array([cluster.members(channel) for channel in channels])
+        self.program = program
+        self.op = np.array([int(row.op) for row in rows], np.uint8)
+        self.flags = np.array([_coalesced(rows, i) for i in range(len(rows))], np.uint8)
+        self.channel = np.array([channels.index(row.channel) for row in rows], np.int64)
+        self.counting = sizes[self.channel] > 1
+        self.seq = np.array([row.seq for row in rows], np.int64)
+        self.count = np.array([row.count for row in rows], np.int64)
+        self.width = np.array([row.width for row in rows], np.int64)
+        self.uneven = [i for i, row in enumerate(rows) if row.uneven]
+        self.peers = [i for i, row in enumerate(rows) if row.peer_stage is not None or row.ring]
+
+
 class _Table:
-    """What the recording says of each row and rank of one part, as broadcast views [ranks, rows] until rewritten."""
+    """What the recording says of each row and rank of one part: views [ranks, rows] until rewritten."""
 
     def __init__(
         self,
@@ -209,47 +232,41 @@ class _Table:
         self.part, self.rows, self.ranks = part, part.program.rows, ranks
         self.cluster, self.numbering = columns.cluster, columns.numbering
         self.shape = (len(ranks), len(self.rows))
-        self._columns: dict[str, NDArray[Any]] = {}
-        counting = np.array([self.cluster.members(row.channel) > 1 for row in self.rows], bool)
-        seq = np.array([row.seq + used.get(row.channel, 0) for row in self.rows], np.int64)
-        per_row = {
-            "op": np.array([int(row.op) for row in self.rows], np.uint8),
-            "seq": np.where(counting, seq, 0),
-            "flags": np.array([_coalesced(self.rows, i) for i in range(len(self.rows))], np.uint8),
+        static = columns.rows_of(part.program)
+        base = np.array([used.get(channel, 0) for channel in Channel], np.int64)
+        seq = np.where(static.counting, static.seq + base[static.channel], 0)
+        self._columns: dict[str, NDArray[Any]] = {
+            name: np.broadcast_to(values, self.shape)
+            for name, values in (("op", static.op), ("seq", seq), ("flags", static.flags))
         }
-        for name, values in per_row.items():
-            self._columns[name] = np.broadcast_to(values, self.shape)
-        self._counts()
-        self._places()
+        self._counts(static)
+        self._places(static)
         for channel, lost in skipped.items():
             inside = np.array([row.channel is channel for row in self.rows], bool)
             self._columns["seq"] = self._columns["seq"] - lost[:, None] * inside
 
-    def _counts(self) -> None:
-        count = np.broadcast_to(np.array([row.count for row in self.rows], np.int64), self.shape)
+    def _counts(self, static: _Rows) -> None:
+        count = np.broadcast_to(static.count, self.shape)
+        nbytes = np.broadcast_to(static.count * static.width, self.shape)
         if self.part.counts is not None:
             count = count.copy()
-            uneven = [i for i, row in enumerate(self.rows) if row.uneven]
-            count[:, uneven] = self.part.counts.T
+            count[:, static.uneven] = self.part.counts.T
+            nbytes = count * static.width
         self._columns["count"] = count
-        self._columns["nbytes"] = count * np.array([row.width for row in self.rows], np.int64)
+        self._columns["nbytes"] = nbytes
 
-    def _places(self) -> None:
-        channels = list(Channel)
-        comm = np.stack([self.numbering.of[c][self.ranks] for c in channels])
-        which = np.array([channels.index(row.channel) for row in self.rows], np.int64)
-        self._columns["comm"] = comm[which].T
-        streams = np.stack([self._stream(channel) for channel in channels])
-        self._columns["stream"] = streams[which].T.astype(np.uint64)
+    def _places(self, static: _Rows) -> None:
+        comm = np.stack([self.numbering.of[channel][self.ranks] for channel in Channel])
+        self._columns["comm"] = comm[static.channel].T
+        streams = np.stack([self._stream(channel) for channel in Channel]).astype(np.uint64)
+        self._columns["stream"] = streams[static.channel].T
         peer = np.full(self.shape, NO_PEER, np.int32)
         here = self.part.program.stage
         grid = self.cluster.grid
         ring = {step: np.roll(grid[here], -step, axis=1).reshape(-1) for step in (1, -1)}
-        for index, row in enumerate(self.rows):
-            if row.peer_stage is not None:
-                peer[:, index] = grid[row.peer_stage].reshape(-1)
-            elif row.ring:
-                peer[:, index] = ring[row.ring]
+        for index in static.peers:
+            row = self.rows[index]
+            peer[:, index] = ring[row.ring] if row.peer_stage is None else grid[row.peer_stage].reshape(-1)
         self._columns["peer"] = peer
 
     def column(self, name: str) -> NDArray[Any]:

@@ -1,7 +1,8 @@
 """A scenario: which job runs, on what, and what breaks. From Python or from YAML.
 
-Values come from outside, so they are validated here, once; everything further down trusts them. Defaults are those of
-a 12-layer stage of a dense model of hidden size 6144 as seen in a real call log: 42 ms a forward, 87 ms a backward.
+Values come from outside, so they are validated here, once; everything further down trusts them. Defaults are
+those of a 12-layer stage of a dense model of hidden size 6144 as seen in a real call log: 42 ms a forward, 87
+ms a backward.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ MAX_WORLD = 65_536
 class Capture(BaseModel):
     """What the recording keeps of what happened.
 
-    ``last_records`` keeps only the last N calls of a rank (a ring that was overwritten); ``torn_tails`` ranks end in
-    the middle of a line; ``missing_ranks`` left no file; ``cut_at_s`` stops the recording at that time after the
-    start while the job moves on.
+    ``last_records`` keeps only the last N calls of a rank (a ring that was overwritten); ``torn_tails`` ranks
+    end in the middle of a line; ``missing_ranks`` left no file; ``cut_at_s`` stops the recording at that time
+    after the start while the job moves on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -143,14 +144,17 @@ class Scenario(BaseModel):
 
     @property
     def layout(self) -> ParallelLayout:
+        """Which rank plays which part."""
         return ParallelLayout(self.tp, self.pp, self.dp, self.cp, self.ep, self.vpp, self.order)
 
     @property
     def world_size(self) -> int:
+        """Ranks of the job."""
         return self.tp * self.pp * self.dp * self.cp
 
     @property
     def nodes(self) -> int:
+        """Machines of the job; the last may be partly filled."""
         return -(-self.world_size // self.ranks_per_node)
 
     @property
@@ -194,7 +198,7 @@ class Scenario(BaseModel):
 
 
 def load_scenario(path: Path) -> Scenario:
-    """A scenario from a YAML file. ``TraceError`` where it cannot be read, ``ConfigError`` with the key path."""
+    """A scenario from YAML. ``TraceError`` where it cannot be read, ``ConfigError`` with the key path."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,8 @@
 """Programs of jobs that only shard data and parameters: DDP, FSDP and ZeRO-3 patterns.
 
-The host reads the loss once an iteration, so within one it runs ahead of its device as far as the launch queue lets
-it: what a text log of such a job can tell about a slow device is little, and that is the point of having them.
+The host reads the loss once an iteration, so within one it runs ahead of its device as far as the launch
+queue lets it: what a text log of such a job can tell about a slow device is little, and that is the point of
+having them.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class _Sharded:
         return Call(label, Channel.DATA, op, count, 2, lane, 0.1 * self.host)
 
     def units(self, label: Label, time: float, reduce: bool) -> Iterator[Instruction]:
-        """Kernels of all layers, each unit after the gather of its parameters; the next gather is issued ahead."""
+        """Kernels of all layers, each unit after the gather of its parameters; the next gather is issued
+        ahead."""
         units = self.layers * self.pieces
         gathers = self.s.pattern != "ddp"
         if gathers:

@@ -9,16 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from megatrace.errors import ConfigError, UnknownName
 from megatrace.model.events import Events
 from megatrace.model.trace import Communicator, Gap, Observable, Trace
 from megatrace.simulator.cluster import F8, Cluster
 from megatrace.simulator.effects import generator
-from megatrace.simulator.engine import Engine, Recorded
+from megatrace.simulator.engine import Engine
 from megatrace.simulator.faults import (
-    STANDSTILLS,
     CommDeadlock,
     DeadLink,
     DeadNode,
@@ -30,7 +28,7 @@ from megatrace.simulator.faults import (
     SkippedCollective,
 )
 from megatrace.simulator.patterns import IterationKind, megatron
-from megatrace.simulator.program import Compute, Program
+from megatrace.simulator.program import Program
 from megatrace.simulator.recording import Recorder, Rewrite, Skip
 from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.sharded import sharded
@@ -104,8 +102,8 @@ def _deaths(scenario: Scenario) -> F8 | None:
         )
         probed = _run(alive.model_copy(update={"faults": (*others, *probes)}), None)
         deaths[list(ranks)] = min(probed.struck_at.values(), default=np.inf)
-    for fault in late:
-        deaths = np.minimum(deaths, _late_deaths(alive, fault, deaths if nodes else None))
+    for victims in late:
+        deaths = np.minimum(deaths, _late_deaths(alive, victims, deaths if nodes else None))
     return deaths
 
 
@@ -135,7 +133,8 @@ def _ranks_of(scenario: Scenario, node: int) -> tuple[int, ...]:
 
 
 def iteration_kind(scenario: Scenario, iteration: int) -> IterationKind:
-    """What is special about an iteration (evaluation iterations stand between training ones and count as such)."""
+    """What is special about an iteration (evaluation iterations stand between training ones and count as
+    such)."""
 
     def every(period: int | None) -> bool:
         return period is not None and (iteration + 1) % period == 0
@@ -252,12 +251,7 @@ def _last(events: Events, records: int, start: int) -> tuple[Events, tuple[Gap, 
     return events.take(keep), gaps
 
 
-RING = frozenset(
-    {
-        Observable.ENQUEUE, Observable.START, Observable.END, Observable.COUNT, Observable.BYTES, Observable.PEER,
-        Observable.STREAM, Observable.SEQ, Observable.GROUP, Observable.COMPLETION, Observable.NODE,
-    }
-)  # fmt: skip
+RING = frozenset(Observable) - {Observable.DTYPE}
 TEXT = frozenset({Observable.ENQUEUE, Observable.COUNT, Observable.STREAM, Observable.SEQ})
 OBSERVATIONS = ("ring", "text", "text-hash", "bare")
 
@@ -265,8 +259,9 @@ OBSERVATIONS = ("ring", "text", "text-hash", "bare")
 def observe(trace: Trace, source: str) -> Trace:
     """The same recording as a weaker source would have it.
 
-    ``ring`` keeps everything; ``text`` keeps enqueue, count, stream and operation number; ``text-hash`` also which
-    communicator (its members unknown); ``bare`` has no operation number either. ``UnknownName`` for another word.
+    ``ring`` keeps everything; ``text`` keeps enqueue, count, stream and operation number; ``text-hash`` also
+    which communicator (its members unknown); ``bare`` has no operation number either. ``UnknownName`` for
+    another word.
     """
     if source not in OBSERVATIONS:
         raise UnknownName("kind of observation", source, OBSERVATIONS)
@@ -292,15 +287,3 @@ def _with_observables(
     return replace(
         trace, events=events, communicators=communicators, coverage=coverage, inputs=inputs, places=places
     )
-
-
-__all__ = [
-    "STANDSTILLS",
-    "Compute",
-    "NDArray",
-    "Recorded",
-    "Simulation",
-    "iteration_times",
-    "observe",
-    "simulate",
-]

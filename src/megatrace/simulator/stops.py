@@ -1,7 +1,7 @@
 """Where faults that bring a job to a standstill strike: from a fault's words to an instruction of a program.
 
-A stop says what happens to one rank when its stage's program reaches an instruction. Everything that follows from it
-(who waits for whom, how far every other host gets) is left to the engine.
+A stop says what happens to one rank when its stage's program reaches an instruction. Everything that follows
+from it (who waits for whom, how far every other host gets) is left to the engine.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Position:
 
 
 def strike_of(fault: Fault, program: Program) -> Strike | None:
-    """The strike of a fault in the program of its rank's stage; None for faults that stop nothing by a call."""
+    """The strike of a fault in its rank's program; None for faults that stop nothing by a call."""
     if isinstance(fault, MissingRecv | MissingSend):
         instruction, message = message_of(fault, program)
         return Strike(Stop.MESSAGE, fault.rank, instruction, message)
@@ -104,8 +104,8 @@ def block_label(fault: Positioned | CommDeadlock, program: Program) -> Label:
 def call_of(fault: Positioned, program: Program, *, messages: bool = False) -> int:
     """The instruction of the fault's call: the ``call``-th collective of its block, or the last one.
 
-    A block without collectives has none to stop before: with ``messages`` its exchange is taken, then its first
-    kernel; without, that is an error.
+    A block without collectives has none to stop before: with ``messages`` its exchange is taken, then its
+    first kernel; without, that is an error.
     """
     indices = program.block(block_label(fault, program))
     calls = [i for i in indices if isinstance(program.instructions[i], Call)]

@@ -1,8 +1,10 @@
-"""What is true about a simulated job (schema ``megatrace.truth/1``): who did it, when, and what may be concluded.
+"""What is true about a simulated job (schema ``megatrace.truth/1``): who did it, when, and what may be
+concluded.
 
-A source that sees less can separate less. So the truth holds, per kind of source ("ring": start, end and peer;
-"text": host enqueue times only), which kinds are right answers, the smallest set of ranks that the evidence can be
-narrowed down to, and whether "cannot tell" is right as well. Written beside the logs, never among them.
+A source that sees less can separate less. So the truth holds, per kind of source ("ring": start, end and
+peer; "text": host enqueue times only), which kinds are right answers, the smallest set of ranks that the
+evidence can be narrowed down to, and whether "cannot tell" is right as well. Written beside the logs, never
+among them.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ WORK_RANKS = 64
 class Answer:
     """What is right to say from one kind of source.
 
-    ``kinds``: any of them is right. ``ranks``: the smallest set of ranks that can be separated, empty where nobody
-    is to be named. ``undecidable``: saying that it cannot be told is right too.
+    ``kinds``: any of them is right. ``ranks``: the smallest set of ranks that can be separated, empty where
+    nobody is to be named. ``undecidable``: saying that it cannot be told is right too.
     """
 
     kinds: tuple[Kind, ...]
@@ -71,8 +73,8 @@ class FaultTruth:
 class Truth:
     """The truth about one run.
 
-    ``iteration_ms`` float64 [iterations], NaN from a standstill on; ``work_ms`` float32 [world, iterations]: time of
-    the kernels that a rank's own device had to do, waiting excluded.
+    ``iteration_ms`` float64 [iterations], NaN from a standstill on; ``work_ms`` float32 [world, iterations]:
+    time of the kernels that a rank's own device had to do, waiting excluded.
     """
 
     scenario: str
