@@ -96,10 +96,10 @@ def slow_window() -> Diagnosis:
         clock=ClockInfo(t0=T0, reference="node0", error_us=38.0),
         inputs=(InputInfo("logs/megatron_rank2_slow", "calllog", CALLLOG, 8),),
         stages=(
-            StageTimes(0, 340.2, 690.1, 1030.3, 580.0),
-            StageTimes(1, 336.0, 707.0, 1043.0, 566.1),
-            StageTimes(2, 331.9, 689.4, 1021.3, 590.5),
-            StageTimes(3, 351.0, 712.4, 1063.4, 548.2),
+            StageTimes(0, 42.5, 86.3, 1030.3, 580.0),
+            StageTimes(1, 42.0, 88.4, 1043.0, 566.1),
+            StageTimes(2, 41.5, 86.2, 1021.3, 590.5),
+            StageTimes(3, 43.9, 89.0, 1063.4, 548.2),
         ),
         next_steps=(NextStep("megatrace diagnose --verbose logs/megatron_rank2_slow", "all the evidence"),),
         coverage=Coverage(
@@ -284,9 +284,7 @@ def intermittent() -> Diagnosis:
         ),
         clock=ClockInfo(t0=T0, reference="node0", error_us=1.2, unaligned_nodes=("node7",)),
         inputs=tuple(InputInfo(f"logs/rank_{rank}.log.zst", "calllog", CALLLOG, 1) for rank in range(62)),
-        stages=tuple(
-            StageTimes(stage, 190.0, 405.0, 595.0 + 107 * (stage == 3), 140.0) for stage in range(4)
-        ),
+        stages=tuple(StageTimes(stage, 11.9, 25.3, 595.0 + 107 * (stage == 3), 140.0) for stage in range(4)),
         next_steps=(NextStep("ethtool -S mlx5_4 | grep -i err", "on node1 and node5"),),
         coverage=Coverage(observables=CALLLOG, ranks_missing=(62, 63), lines=8_200_400),
     )
@@ -319,10 +317,10 @@ def imbalance() -> Diagnosis:
         clock=ClockInfo(t0=0),
         inputs=(InputInfo("-", "calllog", CALLLOG, 8),),
         stages=(
-            StageTimes(0, 340.0, 701.0, 1041.0, 569.0),
-            StageTimes(1, 341.0, 702.0, 1043.0, 560.0),
-            StageTimes(2, 339.0, 698.0, 1037.0, 571.0),
-            StageTimes(3, 420.0, 850.0, 1270.0, 339.0),
+            StageTimes(0, 42.5, 87.6, 1041.0, 569.0),
+            StageTimes(1, 42.6, 87.8, 1043.0, 560.0),
+            StageTimes(2, 42.4, 87.2, 1037.0, 571.0),
+            StageTimes(3, 52.5, 106.2, 1270.0, 339.0),
         ),
         coverage=Coverage(observables=CALLLOG, lines=114_097),
     )
@@ -337,10 +335,10 @@ def healthy() -> Diagnosis:
         clock=ClockInfo(t0=T0),
         inputs=(InputInfo("logs", "calllog", CALLLOG, 8),),
         stages=(
-            StageTimes(0, 340.2, 690.1, 1030.3, 580.0),
-            StageTimes(1, 336.0, 707.0, 1043.0, 566.1),
-            StageTimes(2, 331.9, 689.4, 1021.3, 590.5),
-            StageTimes(3, 351.0, 712.4, 1063.4, 548.2),
+            StageTimes(0, 42.5, 86.3, 1030.3, 580.0),
+            StageTimes(1, 42.0, 88.4, 1043.0, 566.1),
+            StageTimes(2, 41.5, 86.2, 1021.3, 590.5),
+            StageTimes(3, 43.9, 89.0, 1063.4, 548.2),
         ),
         coverage=Coverage(observables=CALLLOG, lines=114_097),
     )

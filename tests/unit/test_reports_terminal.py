@@ -97,6 +97,23 @@ def test_verbose_shows_all_evidence_and_a_page_without_it_says_how_much_is_hidde
     assert "more with --verbose" not in full
 
 
+def test_the_verdict_is_not_said_twice() -> None:
+    twice = replace(CASES["cannot_tell"](), headline="cannot tell: too little was seen")
+    assert render(twice).startswith("CANNOT TELL  too little was seen\n")
+    other = replace(slow_window(), headline="slower than ever")
+    assert render(other).startswith("SLOW  slower than ever\n")
+
+
+def test_a_remedy_is_not_repeated_as_a_command() -> None:
+    finding = slow_window().findings[0]
+    same = replace(
+        slow_window(), next_steps=(NextStep(finding.remedy, "look"), NextStep("nvidia-smi -q", ""))
+    )
+    text = render(same, width=200)
+    assert text.count(finding.remedy) == 1
+    assert "1. nvidia-smi -q\n" in text
+
+
 def test_kinds_that_cannot_be_separated_are_both_named() -> None:
     assert "slow compute or slow host: these recordings cannot tell which" in render(slow_window(), width=100)
 
@@ -144,7 +161,7 @@ def test_markup_and_escapes_of_the_input_stay_text(nasty: str) -> None:
         headline=nasty,
         findings=(finding,),
         warnings=(nasty,),
-        next_steps=(NextStep(nasty, nasty),),
+        next_steps=(NextStep(f"do {nasty}", nasty),),
     )
     for lang in ("en", "zh"):
         text = render(diagnosis, width=100, lang=lang)

@@ -50,7 +50,7 @@ def headline(diagnosis: Diagnosis, scene: Scene) -> str:
 
 def sentence(finding: Finding, scene: Scene) -> str:
     """One finding: who did what, where, in which iterations, at what cost."""
-    parts = [f"{_who(finding, scene)}{_did(finding)}"]
+    parts = [f"{_who(finding, scene)}{_did(finding)}".strip()]
     window = finding.window
     place = where(scene, finding)
     if place:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatrace.model.finding import Diagnosis, Endpoint, Finding, Status, Verdict, Where, Window
 from megatrace.model.layout import ParallelLayout
@@ -197,13 +197,14 @@ def _span(scene: Scene, window: Window) -> str:
 def where(scene: Scene, finding: Finding) -> str:
     """The place in the iteration: "stage 2 · forward of micro-batch 2 · iteration 6 · RECV from rank 809".
 
-    "" where it would only repeat the stage that a culprit's line shows already.
+    "" where it would only repeat what the lines of the culprit and the window show already.
     """
     at = finding.where
     say = scene.texts.say
     parts: list[str] = []
-    said = bool(finding.culprits.ranks) and scene.layout is not None
-    if at.stage is not None and not (said and _only_stage(finding)):
+    if finding.culprits.ranks and scene.layout is not None and _only_stage(finding):
+        return ""
+    if at.stage is not None:
         parts.append(say("stage", stage=at.stage))
     if at.phase is not None and at.micro_batch is not None:
         parts.append(say("phase_of", phase=scene.texts.phase(at.phase), mb=at.micro_batch))
@@ -220,7 +221,10 @@ def where(scene: Scene, finding: Finding) -> str:
 
 
 def _only_stage(finding: Finding) -> bool:
-    return finding.where == Where(stage=finding.where.stage)
+    """Whether nothing but the stage is known, beside the iteration in which the window begins."""
+    first = None if finding.window is None else finding.window.first_iteration
+    stage = Where(stage=finding.where.stage)
+    return finding.where in (stage, replace(stage, iteration=first))
 
 
 def _call(scene: Scene, finding: Finding) -> list[str]:

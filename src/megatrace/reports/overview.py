@@ -27,23 +27,26 @@ MAX_UNALIGNED = 5
 
 
 def healthy_facts(diagnosis: Diagnosis, texts: Texts, sentence: str) -> list[str]:
-    """Ranks, iterations, median iteration, worst stage imbalance; without what the sentence says already."""
+    """Ranks, iterations, median iteration, worst stage imbalance; without what the sentence says already.
+
+    A sentence that has the word ("median") has the number as well.
+    """
     job = diagnosis.job
-    facts: list[str] = []
+    say = texts.say
     seen, total = format_count(job.ranks_seen), format_count(job.ranks)
-    facts.append(
-        texts.say("count_ranks", count=seen) if seen == total else texts.say("seen", seen=seen, total=total)
-    )
+    facts: list[tuple[str, str]] = [
+        ("rank", say("count_ranks", count=seen) if seen == total else say("seen", seen=seen, total=total))
+    ]
     if job.iterations is not None:
-        facts.append(texts.say("iterations_seen", count=format_count(job.iterations)))
-    facts = [fact for fact in facts if fact not in sentence]
+        key = "iterations_seen"
+        facts.append((say(key, count="0").split()[-1], say(key, count=format_count(job.iterations))))
     if _known(job.iteration_median_ms):
-        facts.append(texts.say("median", time=_ms(job.iteration_median_ms)))
+        facts.append((say("median", time="").strip(), say("median", time=_ms(job.iteration_median_ms))))
     worst = _imbalance(diagnosis)
     if worst is not None:
         percent, stage = worst
-        facts.append(texts.say("imbalance", percent=format_number(percent, 2), stage=stage))
-    return [fact for fact in facts if fact not in sentence]
+        facts.append(("stage", say("imbalance", percent=format_number(percent, 2), stage=stage)))
+    return [fact for word, fact in facts if word not in sentence]
 
 
 def _imbalance(diagnosis: Diagnosis) -> tuple[float, int] | None:

@@ -208,7 +208,7 @@ class FindingJson(TypedDict):
 
 
 class StageJson(TypedDict):
-    """Medians of one pipeline stage, ms an iteration."""
+    """Medians of one stage in ms: forward and backward of a micro-batch, work and wait of an iteration."""
 
     stage: Count
     forward_ms: Duration | None

@@ -50,7 +50,7 @@ def stage_table(
     widest = max(cells(mark) for mark in marks)
     lines = table([*head, ""], [[*row, ""] for row in rows])
     bar = min(room - max(cells(line) for line in lines) - 4 - widest, MAX_BAR)
-    unit = texts.say("table_unit_bar" if bar >= MIN_BAR and _bars(stages, MIN_BAR) else "table_unit")
+    unit = texts.say("table_unit")
     bars = _bars(stages, bar) if bar >= MIN_BAR else []
     if cells(lines[0]) + 2 + cells(unit) > room:
         unit = texts.say("table_unit_short")

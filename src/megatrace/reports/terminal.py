@@ -85,7 +85,7 @@ class _Terminal:
             self.page.blank()
             self._row("original", [english])
         else:
-            self.page.headline(word, style, english.removeprefix(word).lstrip(" :—-"))
+            self.page.headline(word, style, _without(word, english))
             self.page.blank()
 
     def _healthy(self) -> None:
@@ -181,7 +181,12 @@ class _Terminal:
     def _next_steps(self) -> None:
         diagnosis = self.diagnosis
         serious = [item for item in diagnosis.findings if item.severity <= Severity.P2]
-        steps = [(plain(step.command), plain(step.why)) for step in diagnosis.next_steps]
+        said = {item.remedy for item in serious}
+        steps = [
+            (plain(step.command), plain(step.why))
+            for step in diagnosis.next_steps
+            if step.command not in said
+        ]
         if diagnosis.verdict is Verdict.UNDECIDABLE:
             label = "collect"
         else:
@@ -209,3 +214,10 @@ class _Terminal:
 
     def _row(self, key: str, items: list[str], *, bullets: bool = False, style: Style = Style.PLAIN) -> None:
         self.page.row(self.texts.label(key), [item for item in items if item], bullets=bullets, style=style)
+
+
+def _without(word: str, sentence: str) -> str:
+    """A sentence without the verdict's word at its beginning, which stands before it already."""
+    if sentence[: len(word)].upper() != word or not sentence[len(word) :].startswith((":", " ")):
+        return sentence
+    return sentence[len(word) :].lstrip(" :") or sentence

@@ -160,8 +160,10 @@ PHRASES = {
     "stage_head": ("stage", "stage"),
     "ranks_head": ("ranks", "rank"),
     "table_unit_short": ("median ms", "中位数 ms"),
-    "table_unit": ("median ms an iteration", "每次迭代的中位数，ms"),
-    "table_unit_bar": ("median ms an iteration; █ work ░ wait", "每次迭代的中位数，ms；█ 计算 ░ 等待"),
+    "table_unit": (
+        "median ms: forward and backward a micro-batch, work █ and wait ░ an iteration",
+        "中位数 ms：前向与反向按 micro-batch，计算 █ 与等待 ░ 按迭代",
+    ),
     "comma": (", ", "，"),
     "listing": ("; ", "；"),
 }
