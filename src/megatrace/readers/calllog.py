@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.errors import TraceError
-from megatrace.model.events import EventFlag, Events, Op
+from megatrace.model.events import NO_COMM, EventFlag, Events, Op
 from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
 from megatrace.readers.calllog_columns import Parsed, Parser, TextBuffer
@@ -108,7 +108,7 @@ class CallLogReader:
             if parsed.lines:
                 self._take(report, parsed, at)
             at += parsed.consumed
-            if parsed.rows < parser.out.row_capacity and parsed.rejects < parser.out.reject_capacity:
+            if parsed.lines < parser.out.row_capacity and parsed.rejects < parser.out.reject_capacity:
                 return at
 
     def _shift(self, used: int, have: int) -> int:
@@ -185,11 +185,9 @@ class CallLogReader:
         del columns["save_count"]
         observables = _observables(flags)
         group = columns.pop("group")
-        events = Events(
-            **columns,
-            comm=group if (_HASHED & int(np.bitwise_or.reduce(flags))) else None,
-            flags=_event_flags(flags),
-        )
+        communicators, number = _communicators(self._interner, group, slices)
+        comm = number[group] if Observable.GROUP in observables else None
+        events = Events(**columns, comm=comm, flags=_event_flags(flags))
         nameless = int(np.count_nonzero(columns["op"] == Op.UNKNOWN))
         coverage = Coverage(
             observables=observables,
@@ -208,7 +206,7 @@ class CallLogReader:
             InputInfo(report.name, "calllog", observables, ranks)
             for report, ranks in zip(files, ranks_of_file, strict=True)
         )
-        return Trace(events, _communicators(self._interner, group, slices), coverage, inputs)
+        return Trace(events, communicators, coverage, inputs)
 
 
 def _layout(flags: int) -> int:
@@ -232,17 +230,21 @@ def _event_flags(flags: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
 
 def _communicators(
     interner: Interner, group: NDArray[np.int32], slices: list[tuple[int, slice]]
-) -> tuple[Communicator, ...]:
-    """Members are the ranks that were seen to call on it: with a rank's log missing there may be more."""
-    members: list[list[int]] = [[] for _ in interner.hashes]
-    for rank, rows in slices if members else []:
+) -> tuple[tuple[Communicator, ...], NDArray[np.int32]]:
+    """Those with calls, by first member and hash (whatever the order of files), and each code's number.
+
+    Members are the ranks that were seen to call on it: with a rank's log missing there may be more.
+    """
+    members: dict[int, list[int]] = {}
+    for rank, rows in slices:
         counts = np.bincount(group[rows] - NO_HASH)
         for code in np.flatnonzero(counts[1:]).tolist():
-            members[code].append(rank)
-    return tuple(
-        Communicator(code, tuple(ranks), value)
-        for code, (value, ranks) in enumerate(zip(interner.hashes, members, strict=True))
-    )
+            members.setdefault(code, []).append(rank)
+    number = np.full(len(interner.hashes) + 1, NO_COMM, np.int32)  # the last place serves NO_HASH (-1)
+    order = sorted(members, key=lambda code: (members[code][0], interner.hashes[code]))
+    number[order] = np.arange(len(order), dtype=np.int32)
+    found = (Communicator(i, tuple(members[code]), interner.hashes[code]) for i, code in enumerate(order))
+    return tuple(found), number
 
 
 def _say_files(files: list[FileReport]) -> str:

@@ -80,7 +80,9 @@ class Parser(Protocol):
     """Turns the complete lines of ``text[start:stop]`` into rows ``0:rows`` of the columns.
 
     Refused lines go to ``reject_line`` (0 = the first line of this call) and ``reject_offset`` (from
-    ``start``). Stops early when a buffer is full; the caller goes on from ``start + consumed``.
+    ``start``). May stop when it has handled as many lines as there is room for rows, or refused as many as
+    there is room for; the caller goes on from ``start + consumed``. With fewer of both, no complete line is
+    left.
     """
 
     name: str

@@ -176,12 +176,14 @@ def _earlier_runs(tidied: Tidied, files: Sequence[FileReport]) -> list[str]:
 
 def hash_notes(resolved: int, unknown: int) -> list[str]:
     """Sentences about hashes that the writer cut."""
-    if not resolved + unknown:
+    total = resolved + unknown
+    if not total:
         return []
-    text = f"{resolved + unknown:,} lines were cut at the writer's limit of 128 characters, in the group hash"
+    lines = "1 line was" if total == 1 else f"{total:,} lines were"
+    text = f"{lines} cut at the writer's limit of 128 characters, in the group hash"
     if not unknown:
-        return [f"{text}; all were told by whole lines of the same stream."]
-    return [f"{text}; {resolved:,} were told by whole lines, {unknown:,} stay without a communicator."]
+        return [f"{text}; whole lines of the same stream tell which it was."]
+    return [f"{text}; {resolved:,} could be told by whole lines, {unknown:,} without a communicator remain."]
 
 
 def op_notes(unknown: int) -> list[str]:

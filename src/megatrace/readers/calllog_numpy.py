@@ -66,7 +66,8 @@ def _four_digit_halves(y: Words) -> Words:
     """Words of eight digit values (first in the lowest byte) -> values of the first and last four in
     32-bit halves."""
     y = ((y * _u(2561)) >> _u(8)) & _u(0x00FF00FF00FF00FF)
-    return ((y * _u(6553601)) >> _u(16)) & _u(0x0000FFFF0000FFFF)
+    halves: Words = ((y * _u(6553601)) >> _u(16)) & _u(0x0000FFFF0000FFFF)
+    return halves
 
 
 def _decimal(y: Words) -> Words:

@@ -15,15 +15,17 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from megatrace.errors import TraceError, UnknownFormat, UsageError
 from megatrace.model.trace import Trace
 from megatrace.readers import Reader, registry
+from megatrace.readers.archive import is_archive, members
 from megatrace.readers.joining import join_traces
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.registry import Unavailable
 
 STDIN = "-"
 PROGRESS_EVERY = 32
@@ -34,6 +36,17 @@ MAX_REFUSED_NAMED = 3
 sentences."""
 
 
+@dataclass(slots=True)
+class _Found:
+    """What one ``open_trace`` has come to so far."""
+
+    options: ReadOptions
+    readers: dict[str, Reader] = field(default_factory=dict)
+    refused: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """path -> each reader's reason; no reason at all for an empty file"""
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+
 def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = None) -> Trace:
     """Reads everything that the paths name as one job.
 
@@ -42,22 +55,20 @@ def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = Non
     TraceError where what was recognised holds nothing.
     """
     options = options or ReadOptions()
-    readers: dict[str, Reader] = {}
-    refused: list[tuple[str, dict[str, str]]] = []
+    found = _Found(options)
     files = list(_files(paths))
     if not files:
         raise TraceError(_nothing_in(paths), path=str(paths[0]) if paths else "")
-    seen: set[tuple[int, int]] = set()
     for done, path in enumerate(files):
         if options.progress is not None and done % PROGRESS_EVERY == 0:
             options.progress(done, len(files), path)
-        _read_one(path, options, readers, refused, seen)
+        _read_one(path, found)
     if options.progress is not None:
         options.progress(len(files), len(files), files[-1])
-    if not readers:
-        raise _unknown(refused)
-    trace = join_traces([reader.finish() for reader in readers.values()])
-    notes = _refused_notes(refused)
+    if not found.readers:
+        raise _unknown(found.refused)
+    trace = join_traces([reader.finish() for reader in found.readers.values()])
+    notes = _refused_notes(found.refused)
     return (
         replace(trace, coverage=replace(trace.coverage, notes=trace.coverage.notes + notes))
         if notes
@@ -65,58 +76,49 @@ def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = Non
     )
 
 
-def _read_one(
-    path: str,
-    options: ReadOptions,
-    readers: dict[str, Reader],
-    refused: list[tuple[str, dict[str, str]]],
-    seen: set[tuple[int, int]],
-) -> None:
+def _read_one(path: str, found: _Found) -> None:
+    if path == STDIN:
+        _offer(Source("stdin", cast(BinaryIO, sys.stdin.buffer), found.options), found)
+        return
     try:
-        raw = cast(BinaryIO, sys.stdin.buffer) if path == STDIN else cast(BinaryIO, io.FileIO(path))
+        raw = io.FileIO(path)
     except OSError as error:
-        refused.append((path, {"open": f"cannot be opened ({error.strerror})"}))
+        found.refused.append((path, {"open": f"cannot be opened ({error.strerror})"}))
         return
-    try:
-        size = 0
-        if path != STDIN:
-            info = os.fstat(raw.fileno())
-            size = info.st_size
-            if (info.st_dev, info.st_ino) in seen:
-                return
-            seen.add((info.st_dev, info.st_ino))
-        source = Source(path, raw, options, packed_size=size)
-        _offer(source, options, readers, refused)
-    finally:
-        if path != STDIN:
-            raw.close()
+    with raw:
+        info = os.fstat(raw.fileno())
+        if (info.st_dev, info.st_ino) not in found.seen:
+            found.seen.add((info.st_dev, info.st_ino))
+            _offer(Source(path, cast(BinaryIO, raw), found.options, packed_size=info.st_size), found)
 
 
-def _offer(
-    source: Source,
-    options: ReadOptions,
-    readers: dict[str, Reader],
-    refused: list[tuple[str, dict[str, str]]],
-) -> None:
+def _offer(source: Source, found: _Found) -> None:
+    """Gives the file to the first reader that takes it, or notes why none does."""
+    if not source.head:
+        found.refused.append((source.name, {source.kind: source.damage} if source.damage else {}))
+        return
+    if is_archive(source.head):
+        for member in members(source, found.options):
+            _offer(member, found)
+        if source.damage:
+            found.refused.append((source.name, {"tar": source.damage}))
+        return
     reasons: dict[str, str] = {}
-    if not source.head and not source.damage:
-        refused.append((source.name, {}))
-        return
     for name in registry.names():
-        reader = readers.get(name)
+        reader = found.readers.get(name)
         if reader is None:
             made = registry.load(name)
-            if not isinstance(made, type):
+            if isinstance(made, Unavailable):
                 reasons[name] = made.reason
                 continue
-            reader = made(options)
+            reader = made(found.options)
         reason = reader.refuses(source.head)
         if reason is None:
-            readers[name] = reader
+            found.readers[name] = reader
             reader.add(source)
             return
         reasons[name] = reason
-    refused.append((source.name, {source.kind: source.damage} if source.damage else reasons))
+    found.refused.append((source.name, {source.kind: source.damage} if source.damage else reasons))
 
 
 def _files(paths: Sequence[Path | str]) -> Iterator[str]:

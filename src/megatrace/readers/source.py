@@ -13,6 +13,7 @@ import bz2
 import gzip
 import io
 import lzma
+import tarfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ EXPANSION_LIMIT = 200
 EXPANSION_FREE = 64 << 20
 """Unpacked bytes up to which the ratio does not matter: this much can harm nobody."""
 
-_DECODE_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
+_DECODE_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
