@@ -10,7 +10,7 @@ Never decides by who was last how often, nor by summed lateness.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis import member, sentences
 from megatrace.analysis.costs import Costs, tabulate_costs
+from megatrace.analysis.hosts import slow_hosts
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.patterns import Pattern, find_patterns
 from megatrace.analysis.phases import PhaseTable
@@ -70,15 +71,72 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     costs = tabulate_costs(table, phases.schedule)
     if costs is None or len(costs.iterations) < 2:
         return ()
+    findings: list[Finding | None] = []
+    host_findings, costs = _host_findings(SlowContext(resolved, phases, table, costs))
+    findings += host_findings
     patterns, remaining = find_patterns(costs)
     context = SlowContext(resolved, phases, table, remaining)
-    findings = [_pattern_finding(context, pattern) for pattern in patterns]
+    findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
     for group in _grouped(context, _repeated(find_suspects(remaining), remaining, places)):
         findings += _suspect_findings(context, group)
     kept = [finding for finding in findings if finding is not None]
     kept.sort(key=lambda finding: -(finding.impact.seconds_lost or 0.0))
     return tuple(kept)
+
+
+def _host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
+    """Starved nodes, and the costs with their places made normal."""
+    costs, place = context.costs, context.resolved.trace.place_of
+    hosts = slow_hosts(context.table, costs)
+    if hosts is None:
+        return [], costs
+    by_node: dict[str, NDArray[np.bool_]] = {}
+    for index in np.argwhere(hosts.starved.mean(axis=0) > 0):
+        rank = int(context.table.grid[tuple(index)])
+        name = place(rank).node or f"rank {rank}"
+        mask = by_node.setdefault(name, np.zeros(context.table.grid.shape, np.bool_))
+        mask[tuple(index)] = True
+    found: list[Finding] = []
+    work = costs.work
+    for _, mask in sorted(by_node.items()):
+        places = mask if costs.work.shape[3] == mask.shape[2] else mask.any(axis=2, keepdims=True)
+        starved = hosts.starved[:, mask].mean(axis=1) >= 0.5
+        lost = np.where(starved, costs.with_work(places) - costs.ideal(), 0.0)
+        for span in spans(starved & (lost >= 0.5 * COUNTS * costs.usual)):
+            hit = np.arange(span.first, span.last + 1)
+            hit = hit[starved[hit]]
+            if lost[hit].mean() < COUNTS * costs.usual:
+                continue
+            ranks = tuple(sorted(int(rank) for rank in context.table.grid[mask]))
+            pace = float(np.median(hosts.ratio[hit][:, mask]))
+            found.append(_host_finding(context, ranks, lost, span, hit, pace))
+            normal = np.where(starved[:, None, None, None, None] & places[None, ..., None], costs.normal, work)
+            work = np.minimum(work, normal)
+    return found, replace(costs, work=work)
+
+
+def _host_finding(
+    context: SlowContext, ranks: tuple[int, ...], lost: F8, span: Span, hit: NDArray[np.intp], pace: float
+) -> Finding:
+    costs = context.costs
+    seconds, usual, slow_iteration = _cost(costs, lost, hit)
+    text = f"its host{'s' if len(ranks) > 1 else ''} needed {pace:.1f}× as long per call inside a block of calls"
+    finding = Finding(
+        kind=Kind.SLOW_HOST,
+        severity=Severity.P1,
+        status=span.status,
+        summary="",
+        confidence=0.93,
+        culprits=_culprits(context, Kind.SLOW_HOST, ranks),
+        victims=_victims(context, ranks),
+        where=Where(iteration=int(costs.iterations[hit[0]])),
+        window=_window(context, span),
+        impact=_impact(context, seconds, usual, slow_iteration),
+        evidence=(Evidence(text, round(pace, 2), "×"),),
+        remedy=sentences.remedy(Kind.SLOW_HOST),
+    )
+    return sentences.summarised(context.resolved, finding, usual, slow_iteration, pace)
 
 
 def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Suspect]:
@@ -165,9 +223,7 @@ def _finding(
     numbers = costs.iterations[hit]
     kind, alternatives, ranks, ambiguous, confidence, evidence = _judge(context, group, lead, hit, numbers)
     window = _window(context, span)
-    seconds = _seconds_lost(costs, lost, hit)
-    slow_iteration = float(np.median(costs.measured[hit]))
-    impact = _impact(context, seconds, slow_iteration)
+    seconds, usual, slow_iteration = _cost(costs, lost, hit)
     single = lead.stage if len({s.stage for s in group}) == 1 else None
     finding = Finding(
         kind=kind,
@@ -181,12 +237,12 @@ def _finding(
         victims=_victims(context, ranks),
         where=Where(stage=single, iteration=int(numbers[0]), phase=_phase(context, lead, hit)),
         window=window,
-        impact=impact,
+        impact=_impact(context, seconds, usual, slow_iteration),
         evidence=tuple(evidence),
         remedy=sentences.remedy(kind),
         exonerated=_exonerated(context, group, hit),
     )
-    return sentences.summarised(context.resolved, finding, costs.usual, slow_iteration, _ratio(context, lead, hit))
+    return sentences.summarised(context.resolved, finding, usual, slow_iteration, _ratio(context, lead, hit))
 
 
 def _judge(
@@ -269,21 +325,27 @@ def _phase(context: SlowContext, lead: Suspect, hit: NDArray[np.intp]) -> Phase 
     return Phase.FORWARD if ratios[0] > ratios[1] else Phase.BACKWARD
 
 
-def _seconds_lost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> float:
-    """Seconds of the job: what the iterations were longer, as far as this fault explains them.
+def _cost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> tuple[float, float, float]:
+    """(seconds of the job, usual iteration, iteration with the fault).
 
     The counterfactual covers the pipeline; the same fault also lengthens the optimizer step. Where it explains most
-    of an iteration's excess, the whole excess is its.
+    of what an iteration was longer than usual, the whole excess is its. A fault that is always there leaves no usual
+    iteration: then the counterfactual alone says what would be.
     """
+    slow = float(np.median(costs.measured[hit]))
     excess = np.maximum(costs.measured[hit] - costs.usual, 0.0)
+    always = float(lost[hit].mean()) > 2 * float(excess.mean())
+    if always:
+        return float(lost[hit].sum()), max(slow - float(np.median(lost[hit])), 0.0), slow
     explained = lost[hit] / np.maximum(excess, 1e-9)
-    return float(np.where((explained >= 0.6) & (explained <= 1.5), excess, np.minimum(lost[hit], excess)).sum())
+    whole = (explained >= 0.6) & (explained <= 1.5)
+    seconds = float(np.where(whole, excess, np.minimum(lost[hit], excess)).sum())
+    return seconds, costs.usual, slow
 
 
-def _impact(context: SlowContext, seconds: float, slow_iteration: float) -> Impact:
-    usual = context.costs.usual
+def _impact(context: SlowContext, seconds: float, usual: float, slow_iteration: float) -> Impact:
     return Impact(
-        slowdown=round(slow_iteration / usual, 3) if usual else None,
+        slowdown=round(slow_iteration / usual, 3) if usual > 0 else None,
         seconds_lost=round(seconds, 3),
         gpu_hours_lost=round(seconds * context.resolved.world / 3600, 4),
     )
@@ -330,8 +392,7 @@ def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
     whole = Span(int(hit[0]), int(hit[-1]), len(hit), Status.ONGOING if hit[-1] >= len(affected) - 2 else Status.RECOVERED)
     if pattern.lost[hit].mean() < COUNTS * costs.usual:
         return None
-    slow_iteration = float(np.median(costs.measured[hit]))
-    seconds = float(pattern.lost[hit].sum())
+    seconds, usual, slow_iteration = _cost(costs, pattern.lost, hit)
     finding = Finding(
         kind=pattern.kind,
         severity=Severity.P2,
@@ -340,8 +401,8 @@ def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
         confidence=0.9,
         where=Where(stage=pattern.stage, iteration=int(costs.iterations[hit[0]])),
         window=_window(context, whole),
-        impact=_impact(context, seconds, slow_iteration),
+        impact=_impact(context, seconds, usual, slow_iteration),
         evidence=(Evidence(pattern.detail, round(pattern.ratio, 3), "×"),),
         remedy=sentences.remedy(pattern.kind),
     )
-    return sentences.pattern_summarised(finding, costs.usual, slow_iteration)
+    return sentences.pattern_summarised(finding, usual, slow_iteration)

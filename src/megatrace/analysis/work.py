@@ -43,6 +43,7 @@ class WorkTable:
     offset      float64 [K, S, D, M, T]: how much later than the first of its tensor group a rank called, median over
                 the calls of a task
     burst       float64 [K, S, D, M, T]: first to last call of a task on the host; grows when the *host* is slow
+    burst_calls int64 [K, S, D, M, T]: calls of that burst
     comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None unless ``own``
     wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
     transfer    float64 [K, S, D, M, T]: from both sides being ready to the input being there; NaN without a Recv
@@ -58,6 +59,7 @@ class WorkTable:
     group: F8
     offset: F8
     burst: F8
+    burst_calls: NDArray[np.int64]
     comm: F8 | None
     wait: F8
     transfer: F8
@@ -111,6 +113,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         group=group,
         offset=offset,
         burst=measure.bursts(),
+        burst_calls=measure.burst_calls(),
         comm=comm if completed else None,
         wait=wait,
         transfer=transfer,
@@ -213,6 +216,11 @@ class _Measure:
         """[K, S, D, M, T]: host time from the first to the last inner call of each task."""
         first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
         return np.asarray(self._at(self.enqueue, last) - self._at(self.enqueue, first))
+
+    def burst_calls(self) -> NDArray[np.int64]:
+        """[K, S, D, M, T]: calls from the first to the last inner call of each task, both included."""
+        first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
+        return np.asarray(np.where((first >= 0) & (last >= 0), last - first + 1, 0), dtype=np.int64)
 
     def lead(self, begin: F8, anchor: F8) -> F8:
         """[K, S, D, M]: previous anchor → begin of the first task."""

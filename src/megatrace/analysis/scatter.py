@@ -1,0 +1,98 @@
+"""Tasks of one place that differ from each other within an iteration: uneven input, jitter, pauses.
+
+A place does the same forward once for every micro-batch; how much these differ is its irregularity. What it costs is the
+counterfactual in which every task takes its place's median of that iteration. Where forward and backward of a
+micro-batch are long together on all stages of a replica the input is uneven (sequence lengths); where the excess sits
+anywhere it is jitter; where one place has most of it, that place is a suspect and no pattern.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.costs import Costs
+from megatrace.analysis.suspects import COUNTS
+from megatrace.model.finding import Kind
+from megatrace.model.schedule import Phase, Schedule
+
+F8 = NDArray[np.float64]
+
+# Spread of a micro-batch's work (standard deviation, relative) worth a word; kernels alone spread by 1–3 %.
+SPREAD = 0.06
+# Share of the spread that the common factor of (replica, micro-batch) has to explain: half is far beyond chance.
+EXPLAINED = 0.5
+# A place with more than this share of all irregular seconds is a culprit of its own.
+CONCENTRATED = 0.4
+# Iterations that the irregularity must lengthen: pauses hit some, jitter hits all.
+OFTEN = 0.15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scatter:
+    """kind IMBALANCE or JITTER, lost float64 [K] seconds, and the numbers for the sentence."""
+
+    kind: Kind
+    lost: F8
+    detail: str
+    spread: float
+
+
+def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
+    """The irregularity of a job, if it costs enough, and the costs without it."""
+    schedule = costs.graph.schedule
+    if schedule.total < 3:
+        return None, costs
+    typical = _typical(costs.work, schedule)
+    ratio = costs.work / np.maximum(typical, 1e-9)
+    actual = costs.makespan(costs.work, costs.normal_comm, costs.normal_transfer)
+    lost = np.maximum(actual - costs.makespan(typical, costs.normal_comm, costs.normal_transfer), 0.0)
+    hit = lost >= COUNTS * costs.usual
+    if hit.mean() < OFTEN or hit.sum() < 2:
+        return None, costs
+    if _concentrated(costs.work - typical):
+        return None, costs
+    uneven = _common_share(ratio, schedule)
+    spread = float(ratio.std())
+    regular = replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
+    if uneven is not None:
+        text = "forward and backward of a micro-batch are long together on all stages, another replica every step"
+        return Scatter(Kind.IMBALANCE, lost, f"{text}; they spread by {100 * uneven:.0f} %", uneven), regular
+    text = f"forwards and backwards of one rank spread by {100 * spread:.0f} %, on no rank in particular"
+    return Scatter(Kind.JITTER, lost, text, spread), regular
+
+
+def _typical(work: F8, schedule: Schedule) -> F8:
+    """Like ``work``: the place's median over the micro-batches of the same phase and chunk, in that iteration."""
+    typical = np.empty_like(work)
+    for stage in range(work.shape[1]):
+        keys = np.asarray([(task.phase is Phase.BACKWARD) * schedule.vpp + task.chunk for task in schedule.tasks(stage)])
+        for key in np.unique(keys):
+            chosen = keys == key
+            typical[:, stage][..., chosen] = np.median(work[:, stage][..., chosen], axis=-1, keepdims=True)
+    return typical
+
+
+def _concentrated(irregular: F8) -> bool:
+    """Whether one place holds most of the irregular seconds (of tasks that are long by more than a tenth)."""
+    excess = np.maximum(irregular, 0.0)
+    total = excess.sum(axis=(0, 4))
+    return bool(total.size > 2 and total.max() > CONCENTRATED * total.sum())
+
+
+def _common_share(ratio: F8, schedule: Schedule) -> float | None:
+    """Spread of the factor that all stages share by (replica, micro-batch), if it explains most of the spread."""
+    k, s, d, _, _ = ratio.shape
+    if s < 2:
+        return None
+    table = np.zeros((k, s, d, 2, schedule.micro_batches))
+    by_task = ratio.mean(axis=3)
+    for stage in range(s):
+        for i, task in enumerate(schedule.tasks(stage)):
+            table[:, stage, :, int(task.phase is Phase.BACKWARD), task.micro_batch] += by_task[:, stage, :, i] / schedule.vpp
+    table -= table.mean(axis=-1, keepdims=True)
+    common = table.mean(axis=(1, 3))
+    shared, total = float(common.var()), float(table.var())
+    return shared**0.5 if shared**0.5 >= SPREAD and shared >= EXPLAINED * total else None
