@@ -1,0 +1,109 @@
+"""`megatrace diagnose`: recordings of a job in, one sentence and its reasons out.
+
+The verb that the tool exists for. Writes files only with ``--out``; the report goes to standard output,
+progress to a terminal on stderr, and the exit code says what kind of answer it is (0, 10, 11).
+
+Does not fetch anything from a running job (that is collecting), and judges nothing itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timezone
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from megatrace.clock import SystemClock
+from megatrace.commands import command, output, pipeline
+from megatrace.errors import UnknownName, UsageError
+from megatrace.reports import ReportOptions, reports
+from megatrace.units import NS_PER_S
+
+MAX_EPOCH_S = Decimal(2**63 // NS_PER_S)
+"""Later times do not fit int64 nanoseconds (the year 2262)."""
+
+
+class Language(str, Enum):
+    """Languages of the text report."""
+
+    en = "en"
+    zh = "zh"
+
+
+@command(
+    "diagnose",
+    summary="says which rank hangs or is slow, since when, and why",
+    examples=[
+        "megatrace diagnose logs/",
+        "megatrace diagnose 'logs/rank_*.log.zst' --config job.yaml --verbose",
+        "megatrace diagnose logs/ --ranks-per-node 8 --format json | jq .headline",
+    ],
+    order=10,
+)
+def diagnose(
+    paths: Annotated[list[str], typer.Argument(help="Files, directories, globs, or - for standard input.")],
+    config: Annotated[Path | None, typer.Option(help="What the job was told to be (job.yaml).")] = None,
+    format_name: Annotated[
+        str, typer.Option("--format", help="Report on standard output: text or json.")
+    ] = "text",
+    out: Annotated[Path | None, typer.Option(help="Also write all reports into this directory.")] = None,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Names nodes and GPUs from ranks.")
+    ] = None,
+    hostfile: Annotated[Path | None, typer.Option(help="Node names in order of rank, one a line.")] = None,
+    now: Annotated[
+        str | None, typer.Option(help="Until when the job stands: ISO time (UTC), epoch seconds, or now.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="All evidence, inputs and gaps.")] = False,
+    lang: Annotated[Language, typer.Option(help="Language of the text report.")] = Language.en,
+) -> int:
+    """Reads recordings of one job and prints what is wrong with it.
+
+    Formats are recognised by content; .gz, .xz and .zst are unpacked. Nothing is written without --out.
+    """
+    known = [item.name for item in reports.declarations() if item.metadata.get("format")]
+    if format_name not in known:
+        raise UnknownName("report format", format_name, known)
+    clock = SystemClock()
+    declared = pipeline.Declared(config=config, ranks_per_node=ranks_per_node, hostfile=hostfile)
+    until = None if now is None else parse_now(now, clock.now())
+    with pipeline.progress() as say:
+        diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say)
+    options = ReportOptions(verbose=verbose, lang=lang.value, generated_at=clock.now(), now=until)
+    if out is not None:
+        written = output.write_all(diagnosis, out, options)
+        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
+    output.show(diagnosis, format_name, options)
+    return diagnosis.exit_code
+
+
+def parse_now(text: str, clock: int) -> int:
+    """ "now", seconds since 1970, or an ISO time (UTC where it names no zone) as ns. Raises UsageError."""
+    word = text.strip()
+    if word == "now":
+        return clock
+    try:
+        seconds = Decimal(word)
+    except InvalidOperation:
+        return _parse_iso(word)
+    if not seconds.is_finite() or not 0 <= seconds <= MAX_EPOCH_S:
+        raise UsageError(f"--now {text}: no time; give seconds since 1970, an ISO time, or now")
+    return int(seconds * NS_PER_S)
+
+
+def _parse_iso(word: str) -> int:
+    try:
+        # Python 3.10 does not read the Z that every other tool writes.
+        moment = datetime.fromisoformat(word.removesuffix("Z") + ("+00:00" if word.endswith("Z") else ""))
+    except ValueError:
+        raise UsageError(
+            f"--now {word!r} is no time; give 2026-11-30T02:20:00Z, seconds since 1970, or now"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * NS_PER_S + since.microseconds * 1_000

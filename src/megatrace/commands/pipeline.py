@@ -1,0 +1,119 @@
+"""From paths to a diagnosis, the same way for every verb that diagnoses: read, declare, analyse.
+
+Shared by ``diagnose`` and ``demo``, so that the demonstration shows what a user will get. Shows a progress
+bar on stderr, and only on a terminal. Reads what it is told to read; it writes and prints nothing else.
+
+Is no verb. What a report looks like is ``reports``' business.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from megatrace.analysis.diagnosing import diagnose
+from megatrace.collect.jobconfig import read_hostfile, read_job_config
+from megatrace.errors import UsageError
+from megatrace.model.finding import Diagnosis
+from megatrace.model.job import JobConfig, Sourced
+from megatrace.model.trace import Trace
+from megatrace.readers.opening import open_trace
+from megatrace.readers.source import ReadOptions
+
+Say = Callable[[int, int, str], None]
+"""(done, total, what): one step of a progress bar; total 0 where nobody knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the user says about the job, beyond its recordings. Paths to files, None where not given."""
+
+    config: Path | None = None
+    ranks_per_node: int | None = None
+    hostfile: Path | None = None
+
+    def job(self) -> JobConfig | None:
+        """The declared configuration, None where nothing was declared. Raises ConfigError, UsageError."""
+        if self.config is None and self.ranks_per_node is None and self.hostfile is None:
+            return None
+        job = JobConfig() if self.config is None else read_job_config(self.config)
+        if self.hostfile is not None:
+            hosts, per_node = read_hostfile(self.hostfile)
+            job = replace(job, hosts=hosts)
+            if per_node is not None:
+                job = replace(job, ranks_per_node=Sourced(per_node, str(self.hostfile)))
+        if self.ranks_per_node is not None:
+            job = replace(job, ranks_per_node=Sourced(self.ranks_per_node, "--ranks-per-node"))
+        if job.hosts and job.ranks_per_node is None:
+            raise UsageError(f"{self.hostfile} has no slots=N: add --ranks-per-node N to say who runs where")
+        return job
+
+
+def diagnose_paths(
+    paths: Sequence[Path | str], declared: Declared, now: int | None = None, say: Say | None = None
+) -> Diagnosis:
+    """The diagnosis of everything that the paths name as one job.
+
+    ``now`` in ns since the epoch, None where nobody said how long the job has been standing. Raises what
+    ``open_trace`` and the configuration raise.
+    """
+    job = declared.job()  # before the recordings: a slip in job.yaml should not cost the time of reading
+    trace = open_trace(paths, options=ReadOptions(progress=_reading(say)))
+    if job is not None:
+        trace = trace.with_job(job)
+    return diagnose_trace(trace, now, say)
+
+
+def diagnose_trace(trace: Trace, now: int | None = None, say: Say | None = None) -> Diagnosis:
+    """The diagnosis of a trace in memory."""
+
+    def step(what: str) -> None:
+        if say is not None:
+            say(0, 0, f"analysing: {what}")
+
+    return diagnose(trace, now=now, progress=step)
+
+
+def _reading(say: Say | None) -> Say | None:
+    if say is None:
+        return None
+
+    def step(done: int, total: int, path: str) -> None:
+        say(done, total, f"reading {Path(path).name}")
+
+    return step
+
+
+@contextmanager
+def progress() -> Iterator[Say | None]:
+    """A progress bar on stderr for the time of the block; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=None)
+
+        def say(done: int, total: int, what: str) -> None:
+            bars.update(task, completed=done, total=total or None, description=what)
+
+        yield say
