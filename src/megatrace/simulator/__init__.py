@@ -35,10 +35,22 @@ from megatrace.simulator.faults import (
     StuckInside,
     StuckKernelBefore,
 )
-from megatrace.simulator.scenario import Capture, Scenario, flagship, flagship_late_deaths, load_scenario
-from megatrace.simulator.simulation import Simulation, observe, simulate
+from megatrace.simulator.observe import OBSERVATIONS, observe
+from megatrace.simulator.scenario import (
+    Capture,
+    Scenario,
+    builtin_scenarios,
+    flagship,
+    flagship_late_deaths,
+    load_scenario,
+    named_scenario,
+)
+from megatrace.simulator.simulation import Simulation, iteration_times, simulate, with_counterfactual
+from megatrace.simulator.truth import Answer, FaultTruth, Truth
 
 __all__ = [
+    "OBSERVATIONS",
+    "Answer",
     "Capture",
     "CheckpointStall",
     "CommDeadlock",
@@ -47,6 +59,7 @@ __all__ = [
     "DeadNode",
     "DeadRank",
     "Fault",
+    "FaultTruth",
     "GcPauses",
     "Jitter",
     "LateDeaths",
@@ -66,9 +79,14 @@ __all__ = [
     "StuckHost",
     "StuckInside",
     "StuckKernelBefore",
+    "Truth",
+    "builtin_scenarios",
     "flagship",
     "flagship_late_deaths",
+    "iteration_times",
     "load_scenario",
+    "named_scenario",
     "observe",
     "simulate",
+    "with_counterfactual",
 ]

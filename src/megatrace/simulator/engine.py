@@ -362,7 +362,10 @@ class _StageRun:
             while keys[number] not in self.posted:
                 yield True
             theirs, death = self.posted[keys[number]]
-            done = np.maximum(arrival, theirs) + self._transfer(item, message)
+            ready = np.maximum(arrival, theirs)
+            done = ready + self._transfer(item, message)
+            if self.engine.dead_links:
+                self._note_cut(message, ready, done)
             if state.death is not None:
                 gone = state.death if death is None else np.minimum(state.death, death)
                 done = np.where(gone < done, NEVER, done)
@@ -393,6 +396,16 @@ class _StageRun:
                 cut = ((here == link.src) & (there == link.dst)) | ((here == link.dst) & (there == link.src))
                 cost = np.where(cut, NEVER, cost)
         return cost
+
+    def _note_cut(self, message: Message, ready: F8, done: F8) -> None:
+        """Keeps the time of the first transfer that a dead link swallowed."""
+        grid = self.cluster.grid
+        for link in self.engine.dead_links:
+            for here, there in ((link.src, link.dst), (link.dst, link.src)):
+                cut = (grid[self.stage] == here) & (grid[message.peer_stage] == there)
+                cut &= np.isfinite(ready) & ~np.isfinite(done)
+                if cut.any():
+                    self.engine.struck_at.setdefault(link.src, float(ready[cut][0]))
 
     def _ring(self, index: int, item: RingStep) -> None:
         state = self.state

@@ -100,7 +100,7 @@ class SequenceImbalance(_Windowed):
     """Sequence lengths differ: work per (replica, micro-batch) is scaled by a lognormal of this sigma."""
 
     fault: Literal["sequence_imbalance"] = "sequence_imbalance"
-    sigma: Factor = 0.25
+    sigma: Factor = 0.5
 
 
 class StageImbalance(_Windowed):
@@ -299,3 +299,12 @@ STANDSTILLS = (
     DeadLink,
 )
 """Faults after which the job stands."""
+
+
+def sporadic(fault: Fault) -> bool:
+    """Whether a fault strikes some iterations of its window only."""
+    if isinstance(fault, SlowGpu):
+        return fault.duty < 1.0
+    if isinstance(fault, DataLoaderStall):
+        return fault.every > 1
+    return isinstance(fault, CheckpointStall | GcPauses)

@@ -62,7 +62,7 @@ class IterationKind:
 
 def megatron(scenario: Scenario, stage: int, kind: IterationKind) -> Program:
     """The program of a stage for one iteration."""
-    return Program.of(stage, _Megatron(scenario, stage).iteration(kind))
+    return Program.of(stage, _Megatron(scenario, stage).iteration(kind), scenario.layout)
 
 
 class _Megatron:

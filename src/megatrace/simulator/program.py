@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from megatrace.model.events import Op
-from megatrace.model.layout import Axis
+from megatrace.model.layout import Axis, ParallelLayout
 from megatrace.model.schedule import Phase
 
 
@@ -193,11 +193,13 @@ class Program:
     rows: tuple[Row, ...] = field(default=())
     first_row: tuple[int, ...] = field(default=())
     """Per instruction: index of its first row (the rows of the previous one where it records nothing)."""
+    alone: frozenset[Channel] = frozenset()
+    """Channels whose communicators have one rank in this job."""
     calls: dict[Channel, int] = field(default_factory=dict)
     """Operation numbers that the program uses up per channel."""
 
     @staticmethod
-    def of(stage: int, instructions: Iterator[Instruction]) -> Program:
+    def of(stage: int, instructions: Iterator[Instruction], layout: ParallelLayout) -> Program:
         """Numbers the calls of the instructions."""
         listed = tuple(instructions)
         rows: list[Row] = []
@@ -209,7 +211,8 @@ class Program:
             rows += new
             if new:
                 used[new[0].channel] = new[0].seq + 1
-        return Program(stage, listed, tuple(rows), tuple(first), used)
+        alone = frozenset(channel for channel, axis in AXES.items() if layout.size(axis) == 1)
+        return Program(stage, listed, tuple(rows), tuple(first), alone, used)
 
     def block(self, label: Label) -> tuple[int, ...]:
         """Indices of the instructions of one block."""

@@ -14,11 +14,11 @@ from typing import Annotated, Literal, TypeAlias
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from megatrace.errors import ConfigError, TraceError
+from megatrace.errors import ConfigError, TraceError, UnknownName
 from megatrace.model.job import JobConfig, ScheduleKind, Sourced
 from megatrace.model.layout import DEFAULT_ORDER, ParallelLayout
-from megatrace.model.schedule import Phase, Schedule
-from megatrace.simulator.faults import Fault, LateDeaths, MissingRecv, StuckKernelBefore
+from megatrace.model.schedule import Schedule
+from megatrace.simulator.faults import Fault
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Ms: TypeAlias = Annotated[float, Field(ge=0)]
@@ -225,35 +225,25 @@ def parse_scenario(text: str, source: str) -> Scenario:
         raise ConfigError(key, found, allowed, path=source) from None
 
 
-def _large_job(name: str, description: str, faults: tuple[Fault, ...]) -> Scenario:
-    return Scenario(
-        name=name,
-        description=description,
-        seed=188,
-        tp=8,
-        pp=5,
-        dp=87,
-        ranks_per_node=8,
-        micro_batches=8,
-        iterations=8,
-        layers_per_stage=2,
-        layer_forward_ms=15.0,
-        layer_backward_ms=31.0,
-        faults=faults,
-    )
+def builtin_scenarios() -> dict[str, Path]:
+    """The scenarios that come with MegaTrace: files by name, sorted."""
+    folder = Path(__file__).with_name("scenarios")
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def named_scenario(name: str) -> Scenario:
+    """One of the scenarios that come with MegaTrace. Raises ``UnknownName``."""
+    known = builtin_scenarios()
+    if name not in known:
+        raise UnknownName("scenario", name, known)
+    return load_scenario(known[name])
 
 
 def flagship() -> Scenario:
     """3,480 GPUs: the second GPU of node 188 misses a Recv in the forward of the third micro-batch."""
-    rank = 188 * 8 + 1
-    fault = MissingRecv(rank=rank, iteration=6, micro_batch=2, phase=Phase.FORWARD)
-    return _large_job("flagship", flagship.__doc__ or "", (fault,))
+    return named_scenario("flagship")
 
 
 def flagship_late_deaths() -> Scenario:
     """The same job: a kernel on that GPU stalls, and three other nodes die at random afterwards."""
-    rank = 188 * 8 + 1
-    fault = StuckKernelBefore(rank=rank, iteration=6, micro_batch=2, phase=Phase.FORWARD, call=1)
-    return _large_job(
-        "flagship_late_deaths", flagship_late_deaths.__doc__ or "", (fault, LateDeaths(count=3))
-    )
+    return named_scenario("flagship-late-deaths")

@@ -37,7 +37,7 @@ KERNELS_PER_LAYER = 30
 
 def sharded(scenario: Scenario, stage: int, kind: IterationKind) -> Program:
     """The program of one iteration of a data-parallel-only job."""
-    return Program.of(stage, _Sharded(scenario).iteration(kind))
+    return Program.of(stage, _Sharded(scenario).iteration(kind), scenario.layout)
 
 
 class _Sharded:

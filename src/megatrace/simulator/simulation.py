@@ -10,13 +10,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from megatrace.errors import ConfigError, UnknownName
-from megatrace.model.events import Events
-from megatrace.model.trace import Communicator, Gap, Observable, Trace
+from megatrace.errors import ConfigError
+from megatrace.model.trace import Trace
 from megatrace.simulator.cluster import F8, Cluster
 from megatrace.simulator.effects import generator
 from megatrace.simulator.engine import Engine
 from megatrace.simulator.faults import (
+    STANDSTILLS,
     CommDeadlock,
     DeadLink,
     DeadNode,
@@ -26,14 +26,16 @@ from megatrace.simulator.faults import (
     OrderMismatch,
     SizeMismatch,
     SkippedCollective,
+    sporadic,
 )
+from megatrace.simulator.observe import captured
 from megatrace.simulator.patterns import IterationKind, megatron
 from megatrace.simulator.program import Program
 from megatrace.simulator.recording import Recorder, Rewrite, Skip
 from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.sharded import sharded
 from megatrace.simulator.stops import Strike, crossed_calls, strike_of, struck, swapped_calls
-from megatrace.simulator.truth import Truth, describe
+from megatrace.simulator.truth import Truth, compared, describe
 
 ProgramKey: TypeAlias = tuple[int, IterationKind]
 _LATE = 0x1A7E
@@ -69,7 +71,7 @@ def simulate(scenario: Scenario) -> Simulation:
     run = _run(scenario, deaths)
     until = scenario.capture.cut_at_s * 1e9 if scenario.capture.cut_at_s else np.inf
     trace = run.recorder.trace(run.rewrites, run.skips, until)
-    trace = _captured(trace, scenario)
+    trace = captured(trace, scenario)
     truth = describe(scenario, run.recorder.cluster, run.ends, run.work, run.struck_at, run.strikes, deaths)
     return Simulation(scenario, trace, truth)
 
@@ -77,6 +79,24 @@ def simulate(scenario: Scenario) -> Simulation:
 def iteration_times(scenario: Scenario) -> F8:
     """float64 ns of each iteration, without recording anything (NaN from a standstill on)."""
     return np.diff(np.where(np.isfinite(ends := _run(scenario, _deaths(scenario)).ends), ends, np.nan))
+
+
+def with_counterfactual(simulation: Simulation) -> Simulation:
+    """Adds to the truth what the job would have been without its faults, and which faults count as positive.
+
+    Runs the scenario once without any fault and once without each fault that slows it.
+    """
+    scenario, truth = simulation.scenario, simulation.truth
+    told = []
+    numbers = [n for n, fault in enumerate(scenario.faults) if not isinstance(fault, LateDeaths)]
+    for number, fault in zip(numbers, truth.faults, strict=True):
+        if isinstance(scenario.faults[number], STANDSTILLS):
+            told.append(replace(fault, positive=True))
+        else:
+            without = iteration_times(scenario.without_fault(number)) / 1e6
+            told.append(compared(fault, truth.iteration_ms, without, sporadic(scenario.faults[number])))
+    plain = iteration_times(scenario.without_faults()) / 1e6
+    return replace(simulation, truth=replace(truth, faults=tuple(told), counterfactual_ms=plain))
 
 
 def _deaths(scenario: Scenario) -> F8 | None:
@@ -215,75 +235,3 @@ def _check_links(scenario: Scenario, cluster: Cluster) -> None:
             near = abs(a - b) == 1 or (scenario.vpp > 1 and abs(a - b) == scenario.pp - 1)
             if flat_a != flat_b or not near:
                 raise ConfigError("faults (dead_link).dst", fault.dst, "a pipeline neighbour of src")
-
-
-def _captured(trace: Trace, scenario: Scenario) -> Trace:
-    """What a recorder with these limits would have kept."""
-    capture = scenario.capture
-    events, coverage = trace.events, trace.coverage
-    if capture.missing_ranks:
-        events = events.take(~np.isin(events.rank, capture.missing_ranks))
-        coverage = replace(coverage, ranks_missing=tuple(sorted(capture.missing_ranks)))
-    if capture.torn_tails:
-        keep = np.ones(len(events), bool)
-        for rank in capture.torn_tails:
-            rows = events.rows_of(rank)
-            keep[rows.stop - 1 : rows.stop] = rows.stop == rows.start
-        events = events.take(keep)
-        coverage = replace(coverage, torn_tails=tuple(sorted(capture.torn_tails)))
-    if capture.last_records is not None:
-        events, gaps = _last(events, capture.last_records, scenario.start_time_ns)
-        coverage = replace(coverage, gaps=gaps)
-    return replace(trace, events=events, coverage=replace(coverage, lines=len(events)))
-
-
-def _last(events: Events, records: int, start: int) -> tuple[Events, tuple[Gap, ...]]:
-    """The last N calls of every rank; what was overwritten is a gap from the start of the job."""
-    ranks, bounds = events.offsets()
-    first = np.maximum(bounds[1:] - records, bounds[:-1])
-    keep = np.arange(len(events)) >= np.repeat(first, np.diff(bounds))
-    lost = first - bounds[:-1]
-    gaps = tuple(
-        Gap(int(rank), start, int(events.enqueue[row]), int(number))
-        for rank, row, number in zip(ranks, first, lost, strict=True)
-        if number
-    )
-    return events.take(keep), gaps
-
-
-RING = frozenset(Observable) - {Observable.DTYPE}
-TEXT = frozenset({Observable.ENQUEUE, Observable.COUNT, Observable.STREAM, Observable.SEQ})
-OBSERVATIONS = ("ring", "text", "text-hash", "bare")
-
-
-def observe(trace: Trace, source: str) -> Trace:
-    """The same recording as a weaker source would have it.
-
-    ``ring`` keeps everything; ``text`` keeps enqueue, count, stream and operation number; ``text-hash`` also
-    which communicator (its members unknown); ``bare`` has no operation number either. ``UnknownName`` for
-    another word.
-    """
-    if source not in OBSERVATIONS:
-        raise UnknownName("kind of observation", source, OBSERVATIONS)
-    if source == "ring":
-        return _with_observables(trace, trace.events, trace.communicators, RING)
-    events = trace.events.with_columns(start=None, end=None, peer=None, nbytes=None, flags=None)
-    if source == "text-hash":
-        blind = tuple(Communicator(item.id, hash=item.hash) for item in trace.communicators)
-        return _with_observables(trace, events, blind, TEXT | {Observable.GROUP})
-    events = events.with_columns(comm=None)
-    if source == "bare":
-        events = events.with_columns(seq=np.full(len(events), -1, np.int64))
-        return _with_observables(trace, events, (), TEXT - {Observable.SEQ})
-    return _with_observables(trace, events, (), TEXT)
-
-
-def _with_observables(
-    trace: Trace, events: Events, communicators: tuple[Communicator, ...], observables: frozenset[Observable]
-) -> Trace:
-    coverage = replace(trace.coverage, observables=observables)
-    inputs = tuple(replace(item, observables=observables) for item in trace.inputs)
-    places = trace.places if Observable.NODE in observables else ()
-    return replace(
-        trace, events=events, communicators=communicators, coverage=coverage, inputs=inputs, places=places
-    )

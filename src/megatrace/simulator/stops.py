@@ -108,7 +108,7 @@ def call_of(fault: Positioned, program: Program, *, messages: bool = False) -> i
     first kernel; without, that is an error.
     """
     indices = program.block(block_label(fault, program))
-    calls = [i for i in indices if isinstance(program.instructions[i], Call)]
+    calls = shared_calls(program, indices)
     if calls:
         return calls[min(fault.call, len(calls) - 1)]
     if messages:
@@ -117,6 +117,15 @@ def call_of(fault: Positioned, program: Program, *, messages: bool = False) -> i
     raise ConfigError(
         f"faults ({fault.fault})", fault.phase.value, "a phase in which this rank makes a collective call"
     )
+
+
+def shared_calls(program: Program, indices: tuple[int, ...]) -> list[int]:
+    """Those instructions that are collectives with other ranks: one rank alone waits for nobody."""
+    return [
+        i
+        for i in indices
+        if isinstance(call := program.instructions[i], Call) and call.channel not in program.alone
+    ]
 
 
 def kernel_before(fault: StuckKernelBefore, program: Program) -> int:
@@ -149,7 +158,7 @@ def message_of(fault: MissingRecv | MissingSend, program: Program) -> tuple[int,
 def swapped_calls(fault: OrderMismatch, program: Program) -> tuple[int, int]:
     """Two calls of the block that follow each other on one communicator and differ in kind or size."""
     indices = program.block(block_label(fault, program))
-    calls = [i for i in indices if isinstance(program.instructions[i], Call)]
+    calls = shared_calls(program, indices)
     found: list[tuple[int, int]] = []
     for number, first in enumerate(calls):
         a = program.instructions[first]

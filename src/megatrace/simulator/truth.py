@@ -25,8 +25,8 @@ from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.stops import Strike, row_at
 
 SCHEMA = "megatrace.truth/1"
-POSITIVE_SLOWDOWN = 1.05
-"""A delay below 5 % of the iteration is absorbed by bubbles often enough that nobody need report it."""
+POSITIVE_SHARE = 0.95
+"""A fault counts where iterations without it are at least 5 % shorter; less is often absorbed by bubbles."""
 WORK_RANKS = 64
 """Own work per rank and iteration is written for jobs up to this size; the value in memory always has it."""
 
@@ -67,6 +67,8 @@ class FaultTruth:
     peer: int | None = None
     positive: bool | None = None
     slowdown: float | None = None
+    affected: tuple[int, ...] = ()
+    """Iterations that are at least 5 % shorter without the fault."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +147,7 @@ def _fault_json(fault: FaultTruth) -> dict[str, Any]:
             "end_s": fault.end_s,
         },
         "positive": fault.positive,
+        "affected_iterations": list(fault.affected),
         "slowdown": fault.slowdown,
     }
 
@@ -191,6 +194,25 @@ def describe(
     )
 
 
+def compared(fault: FaultTruth, with_ms: F8, without_ms: F8, sporadic: bool) -> FaultTruth:
+    """Whether a fault that slows a job counts, from iteration times with and without it.
+
+    ``slowdown`` is the ratio of the sums over the iterations that the fault lengthened by 5 % or more, 1.0
+    where there are none. A lasting fault must also lengthen its whole window by as much.
+    """
+    first, last = fault.first_iteration or 0, fault.last_iteration
+    window = slice(first, None if last is None else last + 1)
+    a, b = with_ms[window], without_ms[window]
+    known = np.isfinite(a) & np.isfinite(b)
+    hit = known & (np.where(known, b, 1.0) <= POSITIVE_SHARE * np.where(known, a, 0.0))
+    if not hit.any():
+        return replace(fault, positive=False, slowdown=1.0)
+    affected = tuple(int(i) + first for i in np.flatnonzero(hit))
+    positive = sporadic or bool(b[known].sum() <= POSITIVE_SHARE * a[known].sum())
+    slowdown = float(a[hit].sum() / b[hit].sum())
+    return replace(fault, positive=positive, slowdown=slowdown, affected=affected)
+
+
 def _windowed(truth: FaultTruth, fault: Fault, scenario: Scenario, ends: F8) -> FaultTruth:
     """Adds the window of iterations and seconds of a fault that changes times."""
     first = getattr(fault, "first_iteration", None)
@@ -220,8 +242,11 @@ def _located(
     if truth.stage is None and len(stages) == 1:
         truth = replace(truth, stage=stages.pop())
     if strike is None:
+        time = struck_at.get(truth.links[0][0]) if truth.links else None
         if truth.kind is Kind.DEAD_RANK and deaths is not None and truth.ranks:
-            truth = replace(truth, start_s=float(deaths[truth.ranks[0]]) / 1e9)
+            time = float(deaths[truth.ranks[0]])
+        if time is not None and np.isfinite(time):
+            truth = replace(truth, start_s=time / 1e9)
         return truth
     hit, program = strike
     row = row_at(program, hit)
