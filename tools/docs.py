@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import megatrace
+from megatrace.collect.jobconfig import reference_page
 from megatrace.commands.main import build, examples_of, group_help, ordered
 from megatrace.errors import EXIT_CODES
 from megatrace.registry import Registry
@@ -80,6 +81,7 @@ def pages() -> dict[str, str]:
     made = {"commands.md": commands_page(), "exit-codes.md": exit_codes_page()}
     for registry in catalogues():
         made.setdefault(f"{registry.kind}s.md", catalogue_page(registry))
+    made["job-yaml.md"] = f"{HEAD}\n{reference_page()}"
     made["diagnosis.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     return made
 
