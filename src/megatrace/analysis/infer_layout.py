@@ -141,7 +141,10 @@ def declared_layout(job: JobConfig, world: int) -> ParallelLayout | None:
     if (sizes["dp"] * sizes["cp"]) % ep:
         return None
     extra = {} if job.order is None else {"order": job.order.value}
-    return ParallelLayout(ep=ep, vpp=vpp, **sizes, **extra)
+    try:
+        return ParallelLayout(ep=ep, vpp=vpp, **sizes, **extra)
+    except ValueError:
+        return None  # an order that no experts can have
 
 
 def _layout(

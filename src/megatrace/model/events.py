@@ -1,11 +1,13 @@
 """Communication calls of all ranks as columns.
 
 One row is one call that one rank made on one communicator. Rows are kept *rank-major*: the rows of a rank are
-contiguous and in the order in which its host made the calls, so a rank is a slice and never a mask. A column that
-the source cannot observe is ``None``; a value that one row lacks is a sentinel (``UNSEEN``, ``NO_SEQ``,
-``NO_COUNT``, ``NO_PEER``, ``NO_COMM``). There are no row objects: ten thousand ranks make a hundred million rows.
+contiguous and in the order in which its host made the calls, so a rank is a slice and never a mask. A column
+that the source cannot observe is ``None``; a value that one row lacks is a sentinel (``UNSEEN``, ``NO_SEQ``,
+``NO_COUNT``, ``NO_PEER``, ``NO_COMM``). There are no row objects: ten thousand ranks make a hundred million
+rows.
 
-Does not interpret anything: which communicator is which parallel axis is ``analysis.infer_layout``'s business.
+Does not interpret anything: which communicator is which parallel axis is ``analysis.infer_layout``'s
+business.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class Op(IntEnum):
 
     @property
     def is_p2p(self) -> bool:
+        """A Send or a Recv."""
         return self in (Op.SEND, Op.RECV)
 
 
@@ -70,11 +73,11 @@ class Events:
 
     rank     int32, global rank that made the call
     op       uint8, an ``Op``
-    seq      int64, operation number within (rank, communicator) as the source counts it; ``NO_SEQ`` where it has none
+    seq      int64, operation number within (rank, communicator) as the source counts it; ``NO_SEQ`` for none
     enqueue  int64 ns since the epoch: when the host made the call
     count    int64 elements as passed by the caller, or None
     stream   uint64 stream handle (a pointer, comparable only within one rank), or None
-    comm     int32 index into ``Trace.communicators``, ``NO_COMM`` where unknown; None where the source has none
+    comm     int32 index into ``Trace.communicators``, ``NO_COMM`` where unknown; None if the source has none
     start    int64 ns when the kernel started on this rank's device, or None; ``UNSEEN`` where it had not
     end      int64 ns when it completed on this rank's device, or None; ``UNSEEN`` where it had not
     nbytes   int64 payload bytes, or None
@@ -115,6 +118,7 @@ class Events:
 
     @staticmethod
     def empty() -> Events:
+        """No calls."""
         return Events(
             rank=np.empty(0, np.int32),
             op=np.empty(0, np.uint8),
@@ -131,7 +135,8 @@ class Events:
 
     def rows_of(self, rank: int) -> slice:
         """The rows of one rank (an empty slice for a rank that is not there)."""
-        return slice(int(np.searchsorted(self.rank, rank, "left")), int(np.searchsorted(self.rank, rank, "right")))
+        first = int(np.searchsorted(self.rank, rank, "left"))
+        return slice(first, int(np.searchsorted(self.rank, rank, "right")))
 
     def offsets(self) -> tuple[I4, I8]:
         """(ranks, bounds): rank ``ranks[i]`` owns rows ``bounds[i]:bounds[i + 1]``."""
@@ -149,7 +154,7 @@ class Events:
 
     @staticmethod
     def concatenate(parts: Sequence[Events]) -> Events:
-        """All rows of parts, which must be in ascending, disjoint order of rank; a column absent in one is filled."""
+        """All rows of parts, in ascending, disjoint order of rank; a column absent in one is filled."""
         parts = [part for part in parts if len(part)]
         if not parts:
             return Events.empty()

@@ -1,8 +1,8 @@
 """What was judged: findings, and the diagnosis that holds them (schema ``megatrace.diagnosis/1``).
 
-A health check of the Bot and an analysis of a trace speak the same ``Finding``. Everything that a report shows stands
-in the ``Diagnosis``: reports open nothing and compute nothing. Times are int64 ns since the epoch here; the JSON form
-(``reports.jsonfile``) turns them into seconds after ``clock.t0``.
+A health check of the Bot and an analysis of a trace speak the same ``Finding``. Everything that a report
+shows stands in the ``Diagnosis``: reports open nothing and compute nothing. Times are int64 ns since the
+epoch here; the JSON form (``reports.jsonfile``) turns them into seconds after ``clock.t0``.
 """
 
 from __future__ import annotations
@@ -114,12 +114,16 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Link:
+    """From one endpoint to another."""
+
     src: Endpoint
     dst: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """A GPU or NIC of a node."""
+
     node: str | None
     device: str | None
 
@@ -217,13 +221,16 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
+    """A command that would tell more or help, and why."""
+
     command: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClockInfo:
-    """``t0`` ns since the epoch is time zero of every report; ``error_us`` bounds what alignment could not remove."""
+    """``t0`` ns since the epoch is time zero of reports; ``error_us`` bounds what alignment did not
+    remove."""
 
     t0: int = 0
     reference: str | None = None
@@ -258,11 +265,11 @@ class Pictures:
 
     iteration            int64 [I]: iteration numbers
     iteration_start_s    float64 [I], iteration_ms float64 [I] (NaN where lost)
-    work_ms              float32 [ranks, I]: own work of a rank in an iteration, waiting subtracted (NaN unknown)
+    work_ms              float32 [ranks, I]: own work of a rank in an iteration, without waits (NaN unknown)
     work_ranks           int32 [ranks]
-    task_*               one iteration as a Gantt chart, one entry a task: rank, stage, micro_batch int32; phase index
-                         into ``Phase``; start_s, end_s, wait_s float64 (wait before start; end NaN = unfinished);
-                         critical bool
+    task_*               one iteration as a Gantt chart, one entry a task: rank, stage, micro_batch int32;
+                         phase index into ``Phase``; start_s, end_s, wait_s float64 (wait before start; end
+                         NaN = unfinished); critical bool
     lateness_ranks       int32 [members] of the culprit's group; lateness_ms float32 [members, calls]
     """
 

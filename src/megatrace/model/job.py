@@ -1,7 +1,7 @@
 """What a job was told to be: sizes, batch, schedule, features, each value with where it was read.
 
-A declared value may be wrong (a copied job.yaml); the analysis checks it against what the calls show and believes
-the calls. So every value carries its source, and absent means "nobody said".
+A declared value may be wrong (a copied job.yaml); the analysis checks it against what the calls show and
+believes the calls. So every value carries its source, and absent means "nobody said".
 """
 
 from __future__ import annotations

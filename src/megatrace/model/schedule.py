@@ -296,8 +296,8 @@ class _Builder:
     def _one_forward_one_backward(self, f: int, b: int) -> None:
         """One step of the interleaved steady phase: the f-th forward and the b-th backward.
 
-        With two stages both neighbours are the same rank, and one group of all four transfers could not tell an
-        activation from a gradient: Megatron-LM allows that only with transfers after each task.
+        With two stages both neighbours are the same rank, and one group of all four transfers could not tell
+        an activation from a gradient: Megatron-LM allows that only with transfers after each task.
         """
         forward, backward = self.schedule.forward(f), self.schedule.backward(b)
         self._compute(Action.FORWARD, forward)

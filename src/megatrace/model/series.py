@@ -43,7 +43,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Intervals from a profiler: start and end int64 ns, ``name`` an index into ``names``, rank and stream int32."""
+    """Intervals from a profiler: start, end int64 ns; ``name`` indexes ``names``; rank, stream int32."""
 
     rank: NDArray[np.int32]
     stream: NDArray[np.int32]
@@ -66,7 +66,7 @@ class FactKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogFact:
-    """One statement of a log: what, about whom, when (ns since the epoch, None where the line has no time)."""
+    """One statement of a log: what, about whom, when (ns since the epoch, None where there is no time)."""
 
     kind: FactKind
     text: str

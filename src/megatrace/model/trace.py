@@ -16,7 +16,7 @@ from megatrace.model.series import LogFact, Series, Spans
 
 
 class Observable(Enum):
-    """What a source can see. A rule of analysis declares what it needs and steps down where that is absent."""
+    """What a source can see. A rule of analysis says what it needs and steps down where that is absent."""
 
     ENQUEUE = "enqueue"
     START = "start"
@@ -35,7 +35,7 @@ class Observable(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """One communicator: ``members`` are global ranks ascending, None where not known; ``axis`` once inferred."""
+    """One communicator: ``members`` are global ranks ascending, None if not known; ``axis`` once inferred."""
 
     id: int
     members: tuple[int, ...] | None = None
@@ -69,6 +69,7 @@ class Coverage:
     notes: tuple[str, ...] = ()
 
     def has(self, *wanted: Observable) -> bool:
+        """Whether all of these can be seen."""
         return all(item in self.observables for item in wanted)
 
     def merged(self, other: Coverage) -> Coverage:
@@ -112,7 +113,8 @@ class Trace:
     """Everything observed of one job.
 
     ``communicators[i].id == i``; ``Events.comm`` indexes it. ``snapshot_at`` is the time (ns) up to which the
-    recording is known to be complete (a ring read live, a dump's own time), None where only the last call tells.
+    recording is known to be complete (a ring read live, a dump's own time), None where only the last call
+    tells.
     """
 
     events: Events
@@ -127,6 +129,7 @@ class Trace:
     snapshot_at: int | None = None
 
     def with_job(self, job: JobConfig) -> Trace:
+        """The same trace with another declared configuration."""
         return replace(self, job=job)
 
     def place_of(self, rank: int) -> RankPlace:
