@@ -17,7 +17,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
@@ -107,13 +106,15 @@ def progress() -> Iterator[Say | None]:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=None)
+        task = bars.add_task("", total=None, count="")
 
         def say(done: int, total: int, what: str) -> None:
-            bars.update(task, completed=done, total=total or None, description=what)
+            count = f"{done:,}/{total:,}" if total else ""
+            bars.update(task, completed=done, description=what, count=count)
+            bars.tasks[0].total = total or None  # update() takes None for "as before"
 
         yield say

@@ -55,7 +55,7 @@ def sentence(finding: Finding, scene: Scene) -> str:
     place = where(scene, finding)
     if place:
         parts.append(place)
-    if window is not None and finding.where.iteration is None:
+    if window is not None and (finding.where.iteration is None or not place):
         parts.append(iterations(scene, window))
     if finding.kind.verdict is not Verdict.HANG:
         parts.append(cost(scene, finding))
