@@ -34,7 +34,8 @@ class Costs:
     work        [K, S, D, M, T]: M = 1 where only the tensor group's work is known
     normal      like ``work``: what the place normally spends on the task
     comm        [K, S, D, T]: collectives inside a task, ``normal_comm`` likewise
-    transfer    [K, S, D, T]: from both sides ready to the input being there, ``normal_transfer`` likewise
+    transfer    [K, S, D, M, T]: from both sides ready to the input being there, ``normal_transfer`` likewise
+    entry       [K, S, D, M]: lateness before the first task, against the stage's other ranks
     measured    [K]: iteration time;  usual float: the median of the undisturbed ones
     """
 
@@ -46,6 +47,7 @@ class Costs:
     normal_comm: F8
     transfer: F8
     normal_transfer: F8
+    entry: F8
     measured: F8
     usual: float
 
@@ -62,7 +64,7 @@ class Costs:
     def makespan(self, work: F8, comm: F8, transfer: F8) -> F8:
         """[K]: length of the pipeline part of each iteration."""
         duration = work.max(axis=3) + comm
-        return np.asarray(self.graph.makespan(duration, p2p_delay=transfer))
+        return np.asarray(self.graph.makespan(duration, p2p_delay=transfer.max(axis=3)))
 
     def ideal(self) -> F8:
         """[K]: makespan with everything normal."""
@@ -79,7 +81,7 @@ class Costs:
         return self.makespan(work, self.comm, self.transfer)
 
     def with_transfer(self, chosen: NDArray[np.bool_]) -> F8:
-        """[K]: makespan with everything normal but the transfers into the chosen places ([S, D, T])."""
+        """[K]: makespan with everything normal but the transfers chosen by destination ([S, D, M, T])."""
         transfer = np.where(chosen[None], self.transfer, self.normal_transfer)
         return self.makespan(self.normal, self.normal_comm, transfer)
 
@@ -107,9 +109,10 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         comm, normal_comm = _known(cheapest, quick_level(cheapest))
     else:
         comm = normal_comm = np.zeros((*work.shape[:3], work.shape[4]))
-    slowest = np.fmax.reduce(table.transfer[usable], axis=3)
     # Clock offsets between nodes make single transfers look negative: they are bounded by 0. No Recv, no transfer.
-    transfer, normal_transfer = _known(np.maximum(slowest, 0.0), np.maximum(quick_level(slowest), 0.0))
+    seen = np.maximum(table.transfer[usable], 0.0)
+    transfer, normal_transfer = _known(seen, normal_transfers(seen))
+    entry = np.nan_to_num(table.entry[usable], nan=0.0)
     measured = table.iteration[usable]
     return Costs(
         graph=IterationGraph.of(schedule),
@@ -120,6 +123,7 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         normal_comm=np.minimum(comm, normal_comm),
         transfer=transfer,
         normal_transfer=np.minimum(transfer, normal_transfer),
+        entry=entry,
         measured=measured,
         usual=usual_time(measured),
     )
@@ -173,3 +177,18 @@ def normal_work(work: F8) -> F8:
     own = np.broadcast_to(own_normal(work), work.shape)
     peers = peer_normal(work)
     return np.array(own) if peers is None else np.fmin(own, peers)
+
+
+def normal_transfers(transfer: F8) -> F8:
+    """Like ``transfer``: the lower of a path's own quick iterations and the paths into the same task elsewhere.
+
+    Paths inside a node are quicker than paths between nodes, so peers are those of the same stage, task and member:
+    the same hop of another replica. Members of one group often sit on one node and share its hop.
+    """
+    own = np.broadcast_to(quick_level(transfer), transfer.shape)
+    k, s, d, m, t = transfer.shape
+    if d * m < 2:
+        return np.array(own)
+    together = transfer.reshape(k, s, d * m, t)
+    level = median(together, 2) if d * m >= PEERS else np.fmin.reduce(together, axis=2)
+    return np.fmin(own, level[:, :, None, None, :])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis.costs import Costs
 from megatrace.analysis.work import WorkTable, median
+from megatrace.model.schedule import Phase
 
 F8 = NDArray[np.float64]
 
@@ -21,6 +22,7 @@ F8 = NDArray[np.float64]
 STARVED = 1.6
 # Bursts of fewer calls say nothing about pace.
 CALLS = 4
+QUICK = 0.25
 ALL_SLOW = 0.6
 
 
@@ -40,7 +42,8 @@ def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
     if np.isnan(pace).all():
         return None
     flat = pace.reshape(len(pace), -1)
-    everyone = float(np.median(median(flat, 1)[~np.isnan(flat).all(axis=1)]))
+    # The quicker half of the job sets the pace: with few nodes a starved one is half of all ranks.
+    everyone = float(np.quantile(flat[~np.isnan(flat)], QUICK))
     own = np.quantile(np.nan_to_num(flat, nan=np.inf), 0.2, axis=0)
     own = np.where(np.isfinite(own), own, np.nan).reshape(pace.shape[1:])
     usual = np.fmin(everyone, own[None])
@@ -50,3 +53,25 @@ def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
     if bool(starved.mean() > ALL_SLOW):
         return None  # everybody's pace: nobody in particular
     return SlowHosts(np.asarray(starved, np.bool_), np.nan_to_num(ratio, nan=1.0))
+
+
+def normal_on_good_hosts(costs: Costs, starved: NDArray[np.bool_]) -> F8:
+    """Like ``costs.work``: what places whose hosts are starved all the time would spend on good hosts.
+
+    Their own past shows nothing and their peers may stand on the same node, so other stages speak: the median of the
+    same phase over the places that are not starved.
+    """
+    places = starved if costs.work.shape[3] == starved.shape[2] else starved.any(axis=2, keepdims=True)
+    normal = np.array(costs.normal)
+    if not places.any() or places.all():
+        return normal
+    schedule = costs.graph.schedule
+    phases = [np.asarray([task.phase is Phase.FORWARD for task in schedule.tasks(s)]) for s in range(schedule.pp)]
+    for forward in (True, False):
+        pool = [costs.work[:, s][:, ~places[s]][..., phases[s] == forward] for s in range(schedule.pp)]
+        values = np.concatenate([part.reshape(len(costs.work), -1) for part in pool], axis=1)
+        level = np.median(values, axis=1)
+        for s in range(schedule.pp):
+            chosen = places[s][None, :, :, None] & (phases[s] == forward)[None, None, None, :]
+            normal[:, s] = np.where(chosen, np.minimum(normal[:, s], level[:, None, None, None]), normal[:, s])
+    return normal

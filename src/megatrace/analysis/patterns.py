@@ -52,6 +52,8 @@ def find_patterns(costs: Costs) -> tuple[list[Pattern], Costs]:
         constant = bool(np.mean(scatter.lost >= 0.5 * COUNTS * costs.usual) > 0.9)
         found.append(Pattern(scatter.kind, None, scatter.lost, scatter.detail, 1 + scatter.spread, constant))
     for look in (_grown_stages, _long_stages, _everywhere):
+        if scatter is not None and look is not _long_stages:
+            continue  # uneven micro-batches also move whole iterations, on one replica or on all
         patterns, costs = look(costs)
         found += patterns
     return found, costs

@@ -22,7 +22,7 @@ _VERB = {
     Kind.SLOW_COMPUTE: "computed",
     Kind.SLOW_HOST: "made their calls",
     Kind.SLOW_NETWORK: "exchanged data",
-    Kind.SLOW_STORAGE: "waited for storage",
+    Kind.SLOW_STORAGE: "came late to the first call of the iteration",
 }
 
 _REMEDY = {
@@ -84,6 +84,8 @@ def summarised(resolved: Resolved, finding: Finding, usual: float, slow: float, 
     if finding.kind is Kind.SLOW_HOST and len(finding.culprits.ranks) == 1:
         verb = "made its calls"
     factor = f"{ratio:.1f}× slower" if ratio >= 1.05 else "slower"
+    if finding.kind is Kind.SLOW_STORAGE:
+        factor = "(data loading or checkpoint)"
     seconds = finding.impact.seconds_lost or 0.0
     state = {Status.RECOVERED: ", recovered", Status.ONGOING: ", still so at the end", Status.INTERMITTENT: ""}
     text = (
@@ -110,8 +112,9 @@ def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidenc
     """What the place spent against what it normally spends."""
     s, d = lead.stage, lead.replica
     if lead.cause is Cause.TRANSFER:
-        value = float(np.median(costs.transfer[hit, s, d].sum(axis=-1)) * 1e3)
-        normal = float(np.median(costs.normal_transfer[hit, s, d].sum(axis=-1)) * 1e3)
+        m = lead.member or 0
+        value = float(np.median(costs.transfer[hit, s, d, m].sum(axis=-1)) * 1e3)
+        normal = float(np.median(costs.normal_transfer[hit, s, d, m].sum(axis=-1)) * 1e3)
         text = f"transfers from stage {lead.feeder} to stage {s}: {normal:.1f} → {value:.1f} ms an iteration, with both sides ready"
         return Evidence(text, round(value, 3), "ms")
     if lead.cause is Cause.COLLECTIVE:
@@ -120,6 +123,10 @@ def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidenc
         text = f"collectives of the group: {normal:.1f} → {value:.1f} ms an iteration after the last member had come"
         return Evidence(text, round(value, 3), "ms")
     m = 0 if lead.member is None else lead.member
+    if lead.cause is Cause.ENTRY:
+        value = float(np.median(costs.entry[hit, s, d, m]) * 1e3)
+        text = f"came {value:.0f} ms after the other ranks of its stage to the calls before the first forward, {len(hit)} times"
+        return Evidence(text, round(value, 3), "ms")
     value = float(np.median(costs.work[hit, s, d, m].sum(axis=-1)) * 1e3)
     normal = float(np.median(costs.normal[hit, s, d, m].sum(axis=-1)) * 1e3)
     whose = "its own work" if lead.member is not None else f"work of its tensor group on stage {s}"
@@ -145,3 +152,10 @@ def no_member_evidence(late: Member) -> Evidence:
         round(late.share, 3),
         None,
     )
+
+
+def path_evidence(ranks: tuple[int, ...], sure: bool) -> Evidence:
+    """A path is a path until two independent peers share one end of it."""
+    if sure:
+        return Evidence(f"slow paths to different peers have rank {ranks[0]} in common")
+    return Evidence("one path only: its two ends cannot be told apart without a second peer")

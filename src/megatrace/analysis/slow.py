@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis import member, sentences
 from megatrace.analysis.costs import Costs, tabulate_costs
-from megatrace.analysis.hosts import slow_hosts
+from megatrace.analysis.hosts import normal_on_good_hosts, slow_hosts
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.patterns import Pattern, find_patterns
 from megatrace.analysis.phases import PhaseTable
@@ -44,8 +44,12 @@ F8 = NDArray[np.float64]
 LUCK = 0.01
 # A single iteration accuses only where it cost this share of it; anything smaller alone is noise.
 ONCE = 0.5
+# Other places' delays count as rivals from this share of a suspect's typical delay on.
+COMPARABLE = 0.25
 # Two suspects whose affected iterations overlap this much are one fault if they are neighbours.
 OVERLAP = 0.5
+# From this share of the iterations on a fault counts as always there.
+ALWAYS = 0.8
 # The host is to blame where the burst of calls inside a task grew by this factor; a slow device leaves it unchanged.
 BURST = 1.5
 
@@ -78,9 +82,11 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
-    for group in _grouped(context, _repeated(find_suspects(remaining), remaining, places)):
+    suspects = _unexplained(context, _repeated(find_suspects(remaining), remaining, places))
+    for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
-    kept = [finding for finding in findings if finding is not None]
+    worth = 0.5 * COUNTS * costs.usual
+    kept = [f for f in findings if f is not None and (f.impact.seconds_lost or 0.0) >= worth]
     kept.sort(key=lambda finding: -(finding.impact.seconds_lost or 0.0))
     return tuple(kept)
 
@@ -92,6 +98,9 @@ def _host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
     if hosts is None:
         return [], costs
     by_node: dict[str, NDArray[np.bool_]] = {}
+    always = hosts.starved.mean(axis=0) >= ALWAYS
+    costs = costs.relative_to(normal_on_good_hosts(costs, always))
+    context = replace(context, costs=costs)
     for index in np.argwhere(hosts.starved.mean(axis=0) > 0):
         rank = int(context.table.grid[tuple(index)])
         name = place(rank).node or f"rank {rank}"
@@ -141,20 +150,29 @@ def _host_finding(
 
 def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Suspect]:
     """Suspects affected more often than chance: Poisson with the mean of the other places, over all places."""
-    counts = np.asarray([int(s.affected(costs.usual).sum()) for s in suspects])
     kept: list[Suspect] = []
-    for suspect, count in zip(suspects, counts, strict=True):
+    for suspect in suspects:
         if suspect.lost.max() < COUNTS * costs.usual:
             continue
-        alike = np.asarray([other.cause is suspect.cause for other in suspects])
-        others = (counts[alike].sum() - count) / max(places - 1, 1)
+        mine = suspect.affected(costs.usual)
+        count = int(mine.sum())
+        # Only what is of its own size competes with it: small noise elsewhere says nothing about a large delay.
+        size = COMPARABLE * float(np.median(suspect.lost[mine]))
+        rivals = [int((other.lost >= size).sum()) for other in suspects if other.cause is suspect.cause]
+        others = (sum(rivals) - int((suspect.lost >= size).sum())) / max(places - 1, 1)
         if count == 1:
-            if suspect.lost.max() >= ONCE * costs.usual and counts.sum() == 1:
+            if suspect.lost.max() >= ONCE * costs.usual and others == 0:
                 kept.append(suspect)
             continue
-        if places * _poisson_tail(count, max(others, 1.0 / max(places, 1))) < LUCK or counts.sum() == count:
+        if others == 0 or places * _poisson_tail(count, others) < LUCK:
             kept.append(suspect)
     return kept
+
+
+def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]:
+    """Without late entries of ranks whose own work is slow: their optimizer step is slow too."""
+    sick = {rank for s in suspects if s.cause is Cause.WORK for rank in context.ranks_of(s)}
+    return [s for s in suspects if s.cause is not Cause.ENTRY or not sick & set(context.ranks_of(s))]
 
 
 def _poisson_tail(count: int, mean: float) -> float:
@@ -188,8 +206,8 @@ def _together(context: SlowContext, a: Suspect, b: Suspect) -> bool:
     if a.cause is not b.cause:
         return False
     if a.cause is Cause.TRANSFER:
-        ends = {(a.stage, a.replica), (a.feeder, a.replica)} & {(b.stage, b.replica), (b.feeder, b.replica)}
-        return bool(ends)
+        ends = {(a.stage, a.replica, a.member), (a.feeder, a.replica, a.member)}
+        return bool(ends & {(b.stage, b.replica, b.member), (b.feeder, b.replica, b.member)})
     place = context.resolved.trace.place_of
     nodes = [place(context.ranks_of(s)[0]).node for s in (a, b)]
     return nodes[0] is not None and nodes[0] == nodes[1] or (a.stage, a.replica) == (b.stage, b.replica)
@@ -251,11 +269,12 @@ def _judge(
     """(kind, alternatives, culprits, ambiguous, confidence, evidence) of one fault."""
     ranks = tuple(sorted({rank for suspect in group for rank in context.ranks_of(suspect)}))
     evidence = [sentences.work_evidence(context.costs, lead, hit)]
+    if lead.cause is Cause.ENTRY:
+        return Kind.SLOW_STORAGE, (Kind.SLOW_HOST,), ranks, False, 0.85, evidence
     if lead.cause is not Cause.WORK:
-        if lead.feeder is not None:
-            ends = context.table.grid[lead.feeder, lead.replica]
-            ranks = tuple(sorted({*ranks, *(int(rank) for rank in ends)}))
-        return Kind.SLOW_NETWORK, (), ranks, len(ranks) > 2, 0.8, evidence
+        ranks, sure = _network_culprits(context, group)
+        evidence.append(sentences.path_evidence(ranks, sure))
+        return Kind.SLOW_NETWORK, (), ranks, len(ranks) > 2, 0.9 if sure else 0.8, evidence
     growth = _burst_growth(context, group, numbers)
     node_wide = len(ranks) > 1 and growth >= BURST
     if growth >= BURST:
@@ -276,6 +295,26 @@ def _judge(
         evidence.append(sentences.member_evidence(context.table, lead, late))
     culprit = int(context.table.grid[lead.stage, lead.replica, late.index])
     return Kind.SLOW_COMPUTE, (), (culprit,), False, round(min(0.97, 0.6 + 0.4 * late.share), 2), evidence
+
+
+def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple[int, ...], bool]:
+    """(ranks, whether one endpoint is proven): an endpoint only if two paths to different peers share it."""
+    grid = context.table.grid
+    paths = {
+        (int(grid[s.feeder, s.replica, s.member or 0]), int(grid[s.stage, s.replica, s.member or 0]))
+        for s in group
+        if s.feeder is not None
+    }
+    if not paths:
+        return tuple(sorted({rank for s in group for rank in context.ranks_of(s)})), False
+    peers: dict[int, set[int]] = {}
+    for src, dst in paths:
+        peers.setdefault(src, set()).add(dst)
+        peers.setdefault(dst, set()).add(src)
+    shared = [rank for rank, others in peers.items() if len(others) > 1 and all(rank in path for path in paths)]
+    if shared:
+        return (shared[0],), True
+    return tuple(sorted(peers)), False
 
 
 def _burst_growth(context: SlowContext, group: list[Suspect], numbers: NDArray[np.int64]) -> float:
@@ -300,8 +339,10 @@ def _nanmedian(values: F8) -> float:
 
 
 def _ratio(context: SlowContext, lead: Suspect, hit: NDArray[np.intp]) -> float:
-    """Work of the lead suspect against normal, in the affected iterations."""
+    """Work of the lead suspect against normal, in the affected iterations; 1 where it is not about work."""
     costs = context.costs
+    if lead.cause is not Cause.WORK:
+        return 1.0
     m = slice(None) if lead.member is None else slice(lead.member, lead.member + 1)
     work = costs.work[hit, lead.stage, lead.replica, m].sum(axis=-1)
     normal = costs.normal[hit, lead.stage, lead.replica, m].sum(axis=-1)
@@ -334,7 +375,7 @@ def _cost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> tuple[float, float, 
     """
     slow = float(np.median(costs.measured[hit]))
     excess = np.maximum(costs.measured[hit] - costs.usual, 0.0)
-    always = float(lost[hit].mean()) > 2 * float(excess.mean())
+    always = len(hit) >= ALWAYS * len(costs.measured) and float(lost[hit].mean()) > 2 * float(excess.mean())
     if always:
         return float(lost[hit].sum()), max(slow - float(np.median(lost[hit])), 0.0), slow
     explained = lost[hit] / np.maximum(excess, 1e-9)
@@ -376,7 +417,8 @@ def _exonerated(context: SlowContext, group: list[Suspect], hit: NDArray[np.intp
     """Who only waited: the others' own work against normal, in the same iterations."""
     share = np.median(context.costs.excess_share[hit], axis=0)
     for suspect in group:
-        share[suspect.stage, suspect.replica, slice(None) if suspect.member is None else suspect.member] = 0.0
+        everyone = suspect.member is None or share.shape[2] == 1
+        share[suspect.stage, suspect.replica, slice(None) if everyone else suspect.member] = 0.0
     worst = float(np.abs(share).max(initial=0.0))
     if worst >= 0.2:
         return ()

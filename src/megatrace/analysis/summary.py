@@ -121,7 +121,7 @@ def _gantt(phases: PhaseTable, table: WorkTable, costs: Costs | None, k: int, re
         where = np.flatnonzero(costs.iterations == k)
         if len(where):
             duration = costs.work[where[0]].max(axis=2) + costs.comm[where[0]]
-            solution = costs.graph.solve(duration, p2p_delay=costs.transfer[where[0]])
+            solution = costs.graph.solve(duration, p2p_delay=costs.transfer[where[0]].max(axis=2))
             for node in costs.graph.critical_path(solution):
                 if node.replica == replica:
                     critical[node.stage, node.task] = True

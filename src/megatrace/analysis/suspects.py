@@ -32,6 +32,7 @@ class Cause(Enum):
     WORK = "work"
     TRANSFER = "transfer"
     COLLECTIVE = "collective"
+    ENTRY = "entry"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +57,7 @@ class Suspect:
 def find_suspects(costs: Costs) -> list[Suspect]:
     """All suspects, most expensive first."""
     ideal = costs.ideal()
-    found = _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal)
+    found = _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal) + _by_entry(costs)
     found.sort(key=lambda suspect: -float(suspect.lost.sum()))
     return found
 
@@ -82,26 +83,36 @@ def _by_work(costs: Costs, ideal: F8) -> list[Suspect]:
 
 
 def _by_transfer(costs: Costs, ideal: F8) -> list[Suspect]:
-    excess = costs.transfer - costs.normal_transfer  # [K, S, D, T]
+    excess = costs.transfer - costs.normal_transfer  # [K, S, D, M, T]
     stages, tasks = costs.graph.schedule.pp, costs.graph.tasks
     sender = costs.graph.sender.reshape(stages, tasks)
     feeder = np.where(sender >= 0, sender // tasks, -1)
-    found: list[tuple[float, Suspect]] = []
+    paths: list[tuple[float, int, int, int, int]] = []
     for s in range(stages):
         for source in np.unique(feeder[s][feeder[s] >= 0]):
-            fed = feeder[s] == source
-            total = excess[:, s][:, :, fed].sum(axis=2)  # [K, D]
-            for d in np.argsort(-total.max(axis=0))[:MOST]:
-                if total[:, d].max() < LOOKS * costs.usual:
-                    break
-                chosen = np.zeros(costs.transfer.shape[1:], np.bool_)
-                chosen[s, d, fed] = True
-                lost = costs.with_transfer(chosen) - ideal
-                if lost.max() >= LOOKS * costs.usual:
-                    suspect = Suspect(Cause.TRANSFER, s, int(d), None, int(source), lost)
-                    found.append((float(lost.max()), suspect))
-    found.sort(key=lambda item: -item[0])
-    return [suspect for _, suspect in found[:MOST]]
+            total = excess[:, s][..., feeder[s] == source].sum(axis=3).max(axis=0)  # [D, M]
+            for d, m in np.argwhere(total >= LOOKS * costs.usual):
+                paths.append((-float(total[d, m]), s, int(d), int(m), int(source)))
+    found: list[Suspect] = []
+    for _, s, d, m, source in sorted(paths)[:MOST]:
+        chosen = np.zeros(costs.transfer.shape[1:], np.bool_)
+        chosen[s, d, m, feeder[s] == source] = True
+        lost = costs.with_transfer(chosen) - ideal
+        if lost.max() >= LOOKS * costs.usual:
+            found.append(Suspect(Cause.TRANSFER, s, d, m, source, lost))
+    return found
+
+
+def _by_entry(costs: Costs) -> list[Suspect]:
+    """Ranks that come late to the calls before the first task: everybody waits for them there."""
+    late = costs.entry
+    places = np.argwhere(late.max(axis=0) >= LOOKS * costs.usual)
+    weight = late.max(axis=0)[tuple(places.T)]
+    found: list[Suspect] = []
+    for place in places[np.argsort(-weight)][:MOST]:
+        s, d, m = (int(i) for i in place)
+        found.append(Suspect(Cause.ENTRY, s, d, m, None, np.maximum(late[:, s, d, m], 0.0)))
+    return found
 
 
 def _by_collective(costs: Costs, ideal: F8) -> list[Suspect]:

@@ -15,6 +15,7 @@ Everything is seconds; NaN where it was not seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,8 @@ class WorkTable:
     comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None unless ``own``
     wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
     transfer    float64 [K, S, D, M, T]: from both sides being ready to the input being there; NaN without a Recv
-    lead        float64 [K, S, D, M]: from the previous anchor to the first task's begin (optimizer, data loading)
+    entry       float64 [K, S, D, M]: how late a rank came to a call between the previous anchor and its first task,
+                against the other ranks of its stage (optimizer, checkpoint, data loading); the latest of them
     iteration   float64 [K]: iteration time (anchor to anchor, median over ranks);  anchor float64 [K]: when it ended
     """
 
@@ -63,7 +65,7 @@ class WorkTable:
     comm: F8 | None
     wait: F8
     transfer: F8
-    lead: F8
+    entry: F8
     iteration: F8
     anchor: F8
 
@@ -117,7 +119,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         comm=comm if completed else None,
         wait=wait,
         transfer=transfer,
-        lead=measure.lead(begin, anchor),
+        entry=measure.entry(completed),
         iteration=iteration,
         anchor=anchor,
     )
@@ -222,26 +224,37 @@ class _Measure:
         first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
         return np.asarray(np.where((first >= 0) & (last >= 0), last - first + 1, 0), dtype=np.int64)
 
-    def lead(self, begin: F8, anchor: F8) -> F8:
-        """[K, S, D, M]: previous anchor → begin of the first task."""
-        previous = np.concatenate([[np.nan], anchor[:-1]])
-        return np.asarray(begin[..., 0] - previous[:, None, None, None])
+    def entry(self, completed: bool) -> F8:
+        """[K, S, D, M]: lateness to the calls before the first task, against the stage's other ranks."""
+        column = self.start if completed else self.enqueue
+        entry = np.full((self.phases.begin.shape[1], *self.grid.shape), np.nan)
+        for stage, k, rows, string, task_map in self._strings():
+            # From the first Recv on, times say when its sender was ready, not when this rank was.
+            first = min([max(int(task_map.begin[0]), 0), *string.p2p[:1] - 1])
+            at = np.where(rows[:, None] >= 0, rows[:, None] + np.arange(first + 1)[None, :], -1)
+            called = self._at(column, at)
+            usual = median(called, 0) if len(called) > 2 else np.fmin.reduce(called, axis=0)
+            entry[k, stage] = np.fmax.reduce(called - usual, axis=1).reshape(self.grid.shape[1:])
+        return entry
+
+    def _strings(self) -> Iterator[tuple[int, int, NDArray[np.int64], CallString, TaskMap]]:
+        """(stage, iteration, first row of each rank or -1, string, map) wherever a stage was seen."""
+        for stage in range(self.layout.pp):
+            ranks = self.grid[stage].reshape(-1)
+            for k in range(self.phases.begin.shape[1]):
+                strings = self.phases.string_of[ranks, k]
+                usable = strings[strings >= 0]
+                if len(usable):
+                    index = int(np.bincount(usable).argmax())
+                    rows = np.where(strings == index, self.phases.start_row[ranks, k], -1)
+                    yield stage, k, rows, self.phases.slices.strings[index], self.phases.maps[index]
 
     def inner_calls(self, completed: bool) -> tuple[F8, F8, F8]:
         """(offset, waiting inside collectives, their own cost), each [K, S, D, M, T]."""
         shape = (self.phases.begin.shape[1], *self.grid.shape, self.phases.begin.shape[2])
         offset, inside, comm = (np.full(shape, np.nan) for _ in range(3))
-        for stage in range(self.layout.pp):
-            ranks = self.grid[stage].reshape(-1)
-            for k in range(shape[0]):
-                strings = self.phases.string_of[ranks, k]
-                usable = strings[strings >= 0]
-                if not len(usable):
-                    continue
-                index = int(np.bincount(usable).argmax())
-                rows = np.where(strings == index, self.phases.start_row[ranks, k], -1)
-                string, task_map = self.phases.slices.strings[index], self.phases.maps[index]
-                self._one(stage, k, rows, string, task_map, completed, (offset, inside, comm))
+        for stage, k, rows, string, task_map in self._strings():
+            self._one(stage, k, rows, string, task_map, completed, (offset, inside, comm))
         return offset, inside, comm
 
     def _one(
