@@ -135,7 +135,7 @@ def main() -> int:
         raise SystemExit(f"error: plain Python says {plain.forward()}, the graph says {exact}")
     timing = interleaved({"read 65,536": large.read, "full 65,536": large.full})
     methods = {"read 4,096": middle.read, "full 4,096": middle.full, PLAIN: plain.forward}
-    timing |= interleaved(methods, calls=5)
+    timing |= interleaved(methods, calls=20)
     goals = _goals(timing)
     for name, taken in timing.items():
         print(f"{name:34} {taken.median * 1e3:9.3f} ms CPU")

@@ -150,7 +150,8 @@ class Events:
 
     def with_columns(self, **columns: NDArray[Any] | None) -> Events:
         """A copy with columns added, replaced or (None) dropped."""
-        return replace(self, **columns)
+        values: dict[str, Any] = dict(columns)
+        return replace(self, **values)
 
     @staticmethod
     def concatenate(parts: Sequence[Events]) -> Events:
