@@ -27,7 +27,8 @@ class Channels:
     rank       int32 [channels]
     key        uint64 [channels]: the communicator id, or the stream pointer with ``by_stream`` True
     by_stream  bool [channels]
-    calls      int64 [channels, ops]: calls by ``Op``
+    calls      int64 [channels, ops]: calls by ``Op``;  total int64 [channels]: all of them
+    p2p        bool [channels]: mostly Sends and Recvs
     max_count  int64 [channels]: largest element count of a call
     first_row  int64 [channels]: row of the first call
     counted    bool [channels]: the source's operation number rises by one with every call (else it proves no gap)
@@ -39,6 +40,8 @@ class Channels:
     key: NDArray[np.uint64]
     by_stream: NDArray[np.bool_]
     calls: NDArray[np.int64]
+    total: NDArray[np.int64]
+    p2p: NDArray[np.bool_]
     max_count: NDArray[np.int64]
     first_row: NDArray[np.int64]
     counted: NDArray[np.bool_]
@@ -46,17 +49,6 @@ class Channels:
 
     def __len__(self) -> int:
         return len(self.rank)
-
-    @property
-    def total(self) -> NDArray[np.int64]:
-        """Calls of each channel."""
-        return np.asarray(self.calls.sum(axis=1), dtype=np.int64)
-
-    @property
-    def p2p(self) -> NDArray[np.bool_]:
-        """Channels that mostly carry Sends and Recvs."""
-        pairs = self.calls[:, Op.SEND] + self.calls[:, Op.RECV]
-        return np.asarray(2 * pairs > self.total, dtype=np.bool_)
 
 
 def tabulate(events: Events) -> Channels:
@@ -98,6 +90,7 @@ def _with_counts(
 ) -> Channels:
     c = len(ranks)
     calls = np.bincount(of_event.astype(np.int64) * OPS + events.op, minlength=c * OPS).reshape(c, OPS)
+    total = np.asarray(calls.sum(axis=1), np.int64)
     max_count = np.zeros(c, np.int64)
     if events.count is not None:
         np.maximum.at(max_count, of_event, events.count)
@@ -119,6 +112,8 @@ def _with_counts(
         key=np.asarray(keys, np.uint64),
         by_stream=np.asarray(streams, np.bool_),
         calls=np.asarray(calls, np.int64),
+        total=total,
+        p2p=2 * (calls[:, Op.SEND] + calls[:, Op.RECV]) > total,
         max_count=max_count,
         first_row=np.asarray(first_rows, np.int64),
         counted=np.asarray(counted, np.bool_),

@@ -21,6 +21,8 @@ from megatrace.model.events import Events, Op
 # A boundary between two tensor groups must be this much looser than the joints inside them. Replicas drift by
 # milliseconds, members by the host's jitter of tens of microseconds.
 LOOSER = 2.0
+# Share of neighbouring pairs that may look like the other kind.
+MISPLACED = 0.05
 # Calls compared per pair of neighbouring ranks; enough for a median, cheap for ten thousand ranks.
 CALLS = 2048
 
@@ -89,19 +91,24 @@ def tensor_size(
     tensor = np.flatnonzero(role == Role.TENSOR)
     if not len(tensor):
         return 1
-    if data_is_alone:
+    if data_is_alone or stage_size == 1:
         return stage_size
     looseness = _looseness(events, channels, tensor, stage_size)
+    at = np.asarray(sorted(looseness), np.int64)
+    loose = np.asarray([looseness[int(i)] for i in at])
     best: tuple[float, int] | None = None
     for size in (d for d in range(2, stage_size + 1) if stage_size % d == 0):
-        inside = [looseness[i] for i in looseness if (i + 1) % size]
-        across = [looseness[i] for i in looseness if (i + 1) % size == 0 and (i + 1) % stage_size]
-        if not inside or (not across and size != stage_size):
+        across = (at + 1) % size == 0
+        if across.all() or not across.any():
+            continue  # nothing to compare with: one group of all, or none at all
+        inside, between = float(np.median(loose[~across])), float(np.median(loose[across]))
+        if between < LOOSER * max(inside, 1.0):
             continue
-        ratio = float(np.median(across) / max(np.median(inside), 1.0)) if across else 0.0
-        tight = max(inside) < min(across) if across else False
-        if across and ratio >= LOOSER and (tight or ratio >= 2 * LOOSER) and (best is None or ratio > best[0]):
-            best = (ratio, size)
+        # A wrong size puts joints among the boundaries or boundaries among the joints.
+        threshold = (max(inside, 1.0) * between) ** 0.5
+        wrong = float(np.mean((loose > threshold) != across))
+        if wrong <= MISPLACED and (best is None or wrong < best[0]):
+            best = (wrong, size)
     return None if best is None else best[1]
 
 

@@ -135,8 +135,9 @@ class Events:
 
     def rows_of(self, rank: int) -> slice:
         """The rows of one rank (an empty slice for a rank that is not there)."""
-        first = int(np.searchsorted(self.rank, rank, "left"))
-        return slice(first, int(np.searchsorted(self.rank, rank, "right")))
+        wanted = np.int32(rank)  # of the column's own type: else the whole column is copied to int64 first
+        first = int(np.searchsorted(self.rank, wanted, "left"))
+        return slice(first, int(np.searchsorted(self.rank, wanted, "right")))
 
     def offsets(self) -> tuple[I4, I8]:
         """(ranks, bounds): rank ``ranks[i]`` owns rows ``bounds[i]:bounds[i + 1]``."""
