@@ -1,0 +1,212 @@
+"""Does the job stand, and who did it: hang verdicts from frontiers.
+
+One pure function for a trace on a laptop and for what node agents report of a live job. It reads the
+waits-for graph, finds where the chains end, checks that the job stands at all, and puts into words who
+stopped, where in the job, who waits, and why it is believed. With completion times it names a rank, a
+device, a link or the network; without them it names the smallest set of ranks that the log can separate,
+and says so.
+
+Does not look at stacks, kernel logs or counters: ``evidence`` joins those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from megatrace.analysis.hang_claim import Scene
+from megatrace.analysis.hang_finding import Reporter
+from megatrace.analysis.hang_pace import History, Pace
+from megatrace.analysis.hang_roots import Root, RootKind, find_roots
+from megatrace.analysis.hang_stall import Stall, Standing, judge, silence_needed
+from megatrace.analysis.hang_words import Words
+from megatrace.analysis.waits_for import WaitsFor, waits_for
+from megatrace.model.events import Events
+from megatrace.model.finding import Finding, NextStep, Where
+from megatrace.model.frontier import Frontier
+from megatrace.model.layout import ParallelLayout
+from megatrace.model.trace import Coverage, RankPlace
+from megatrace.units import format_duration, say_ranks
+
+SIMULTANEOUS = 1_000_000
+"""ns. Stops closer than that cannot be ordered: hosts make a call every 0.1 to 1 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangResult:
+    """What was found. ``reason`` is a whole sentence in every case; ``undecidable`` where it might be a
+    hang and the input does not tell; ``suspects`` global ranks then; ``next_steps`` what would decide
+    it."""
+
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    undecidable: bool = False
+    suspects: tuple[int, ...] = ()
+    next_steps: tuple[NextStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the caller knows besides positions.
+
+    until            ns: nothing more had been recorded by then (``--now``, a snapshot's own time); None
+                     unknown
+    earlier          a frontier of the same job taken before
+    ended_normally   the iteration at the end is complete; False: cut in the middle of one; None unknown
+    dead             global rank → time of death (None unknown), from kernel logs, schedulers or RAS
+    clock_error      ns by which clocks of nodes may differ
+    names            name of each communicator
+    """
+
+    until: int | None = None
+    earlier: Frontier | None = None
+    ended_normally: bool | None = None
+    dead: Mapping[int, int | None] = field(default_factory=dict)
+    clock_error: int = 0
+    names: tuple[str | None, ...] = ()
+
+
+def _nowhere(*_: int) -> Where:
+    return Where()
+
+
+def find_hangs(
+    frontier: Frontier,
+    layout: ParallelLayout | None = None,
+    *,
+    where: Callable[[int, int], Where] = _nowhere,
+    place_of: Callable[[int], RankPlace] = RankPlace,
+    coverage: Coverage | None = None,
+    history: Events | None = None,
+    hints: Hints | None = None,
+) -> HangResult:
+    """The hang, or the reason why there is none.
+
+    ``where(rank, call)`` places the ``call``-th recorded call (from 0) of a global rank in the job.
+    ``history``: the trace's events, from which a silent rank's usual pace is read; without it its longest
+    pause has to do.
+    """
+    hints, coverage = hints or Hints(), coverage or Coverage()
+    if not len(frontier):
+        return HangResult(reason="no calls were recorded, so nothing can be said about a hang")
+    graph = waits_for(frontier)
+    roots = find_roots(graph)
+    until = hints.until if hints.until is not None else frontier.snapshot_at
+    if not roots:
+        return _nobody_waits(graph, until, hints)
+    past = None if history is None else History(history)
+    stall = judge(
+        graph,
+        roots,
+        until=until,
+        earlier=hints.earlier,
+        pace=_no_pace if past is None else past.pace,
+        clock_error=hints.clock_error,
+    )
+    words = Words(graph, layout, place_of, hints.names)
+    first, later = _first(roots)
+    stands = stall.standing is Standing.STANDS
+    lone = _merely_ended(graph, first, words, coverage, hints)
+    if lone is not None:
+        return lone
+    if all(root.kind is RootKind.UNRECORDED for root in first):
+        return _unrecorded(first[0], stall) if stands else _not_standing(graph, first, stall)
+    reporter = Reporter(Scene(graph, words, layout, place_of), where, past, stall, hints.dead)
+    if not stands and not reporter.proven(first):
+        return _not_standing(graph, first, stall)
+    finding = reporter.finding([root for root in first if root.kind is not RootKind.UNRECORDED], later)
+    unseen = [root for root in roots if root.kind is RootKind.UNRECORDED]
+    if unseen:
+        finding = replace(finding, confidence=min(finding.confidence, 0.8))
+    return HangResult((finding,), finding.summary)
+
+
+def _no_pace(_: int) -> Pace | None:
+    return None
+
+
+def _first(roots: list[Root]) -> tuple[list[Root], list[Root]]:
+    """The roots that stopped first, and those that stopped later.
+
+    Everybody comes to stand after the first stop, and what dies afterwards was only waiting: it is no
+    cause of what happened before.
+    """
+    known = [root for root in roots if root.kind is not RootKind.UNRECORDED]
+    if not known:
+        return roots, []
+    wrong = [root for root in known if root.kind is RootKind.MISMATCH]
+    if wrong:
+        # Waiting explains why a rank stops, never why it calls something else than its peers.
+        return wrong[:1], [root for root in known if root.kind is not RootKind.MISMATCH]
+    start = known[0].stopped
+    first = [root for root in known if root.stopped - start <= SIMULTANEOUS]
+    return first, [root for root in known if root.stopped - start > SIMULTANEOUS]
+
+
+def _merely_ended(
+    graph: WaitsFor, roots: list[Root], words: Words, coverage: Coverage, hints: Hints
+) -> HangResult | None:
+    """A log without completions that lacks one rank's very last call, while everybody else's ends with
+    that call."""
+    frontier = graph.frontier
+    if frontier.has_end or len(roots) != 1 or roots[0].kind is not RootKind.BEHIND or len(roots[0].ranks) > 1:
+        return None
+    rank = roots[0].ranks[0]
+    held = graph.directly(rank)
+    waiting = np.flatnonzero(graph.waiting)
+    at_end = graph.step[waiting] == frontier.calls[waiting] - 1
+    if len(held) != 1 or not at_end.all() or hints.ended_normally is False:
+        return None
+    end = int(frontier.end - frontier.last_call[rank])
+    torn = int(frontier.ranks[rank]) in coverage.torn_tails
+    # All stopped within one usual pause: whoever was a call short may have been cut, or the last record was
+    # lost.
+    if not torn and end > int(np.median(frontier.longest_gap)):
+        return None
+    text = (
+        f"{words.rank(rank)} lacks only {words.instance(int(held[0]))}, the last call of all others, "
+        f"and its log ends {format_duration(end)} before theirs: the end of a log, not a hang"
+    )
+    return HangResult(reason=text)
+
+
+def _nobody_waits(graph: WaitsFor, until: int | None, hints: Hints) -> HangResult:
+    """All calls have their partners. Silence in the middle of an iteration then still means that something
+    stands."""
+    frontier = graph.frontier
+    reason = "no rank waits for a call that another rank has not made"
+    quiet = 0 if until is None else until - frontier.end
+    if hints.ended_normally is not False or quiet < silence_needed(frontier):
+        return HangResult(reason=reason)
+    text = f"{reason}, yet nobody made a call for {format_duration(quiet)} in the middle of an iteration"
+    step = NextStep("megatrace collect", "completions tell at which call the job stands")
+    return HangResult(reason=text, undecidable=True, next_steps=(step,))
+
+
+def _not_standing(graph: WaitsFor, roots: list[Root], stall: Stall) -> HangResult:
+    ranks = tuple(
+        int(graph.frontier.ranks[i]) for root in roots for i in root.ranks if root.kind is not _UNKNOWN
+    )
+    if stall.standing is Standing.MOVES:
+        return HangResult(reason=f"no hang: {stall.reason}")
+    text = (
+        f"{say_ranks(ranks)} may have stopped, but {stall.reason}: a hang and a cut recording look alike here"
+    )
+    steps = (
+        NextStep("megatrace diagnose PATH --now TIME", "if nothing was written until TIME, the job stands"),
+        NextStep("megatrace collect", "records completions, which a call log lacks"),
+    )
+    return HangResult(reason=text, undecidable=True, suspects=ranks[:16], next_steps=steps)
+
+
+_UNKNOWN = RootKind.UNRECORDED
+
+
+def _unrecorded(root: Root, stall: Stall) -> HangResult:
+    text = (
+        f"the job stands ({stall.reason}), and all wait for {say_ranks(root.ranks)}, whose logs are missing"
+    )
+    step = NextStep("megatrace diagnose PATH", f"with the logs of {say_ranks(root.ranks)} added")
+    return HangResult(reason=text, undecidable=True, suspects=root.ranks, next_steps=(step,))

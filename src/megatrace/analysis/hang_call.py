@@ -1,0 +1,157 @@
+"""Which call a rank should have made next: read off the peers that made it.
+
+A rank that stopped does not say what it was about to do; a peer in the same role does. Ranks that share a
+tensor, data or context group run the same program, so the first call of such a peer that the silent rank
+lacks is the missing one. Where there is no such peer, the calls that wait for the rank name it from the
+other side: a Send to it wants a Recv.
+
+Does not know schedules or phases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatrace.analysis.waits_for import Hold, WaitsFor
+from megatrace.model.events import NO_COMM, NO_PEER, Op
+from megatrace.model.layout import ParallelLayout
+
+
+@dataclass(frozen=True, slots=True)
+class NextCall:
+    """A call that a rank did not make. ``peer`` global rank of a Send or Recv; ``seen_at`` (rank index,
+    call number) of the call from which it was read: a peer's own, or the one that waits for it.
+    ``went_on``: the rank made calls that come later in its peers' order."""
+
+    op: Op
+    comm: int
+    seq: int
+    peer: int | None
+    seen_at: tuple[int, int]
+    role_peer: bool
+    went_on: bool = False
+
+
+def missing_call(graph: WaitsFor, rank: int, layout: ParallelLayout | None) -> NextCall | None:
+    """The first call that a rank (index) lacks, or None where nobody waits for a call of it."""
+    held = [int(i) for i in graph.directly(rank) if len(graph.waiters(int(i)))]
+    if not held:
+        return None
+    collectives = [i for i in held if int(graph.instances.group[i]) < graph.pairs.base]
+    counts = graph.frontier.members.counts()
+    for instance in sorted(collectives, key=lambda i: (int(counts[graph.instances.group[i]]), i)):
+        for peer in graph.waiters(instance)[:4]:
+            if _same_role(graph, rank, int(peer), layout):
+                found = _first_lacking(graph, rank, int(peer), instance)
+                if found is not None:
+                    return found
+    return _from_waiters(graph, rank, held)
+
+
+def _same_role(graph: WaitsFor, rank: int, peer: int, layout: ParallelLayout | None) -> bool:
+    """Whether two ranks run the same program: the same stage, and calls on equally large communicators."""
+    if layout is not None and graph.frontier.ranks[[rank, peer]].max() < layout.world_size:
+        a, b = (layout.place(int(graph.frontier.ranks[i])) for i in (rank, peer))
+        return a.stage == b.stage
+    return True
+
+
+def _tail(graph: WaitsFor, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Rows of ``calls`` of one rank."""
+    return np.arange(*np.searchsorted(graph.calls.rank, [rank, rank + 1]))
+
+
+def _first_lacking(graph: WaitsFor, rank: int, peer: int, instance: int) -> NextCall | None:
+    """The first call of ``peer`` after the last one that both made together, which ``rank`` lacks."""
+    comm = int(graph.instances.group[instance])
+    mine, theirs = _tail(graph, rank), _tail(graph, peer)
+    shared = np.intersect1d(
+        graph.calls.instance[mine[graph.calls.group[mine] == comm]], graph.calls.instance[theirs]
+    )
+    if not len(shared):
+        return None
+    last = int(shared.max())
+    own = mine[np.flatnonzero(graph.calls.instance[mine] == last)[0] + 1 :]
+    other = theirs[np.flatnonzero(graph.calls.instance[theirs] == last)[0] + 1 :]
+    own_keys = [_kind(graph, int(row)) for row in own]
+    at = 0
+    for row in other:
+        if at < len(own_keys) and own_keys[at] == _kind(graph, int(row)):
+            at += 1
+            continue
+        went_on = at < len(own_keys)
+        return _named(graph, rank, int(row), went_on)
+    return None
+
+
+def _kind(graph: WaitsFor, row: int) -> tuple[int, int]:
+    """What a call is, comparably between ranks: operation and group size (P2P: operation alone)."""
+    rank, column = graph.calls.rank[row], graph.calls.column[row]
+    op, comm = int(graph.frontier.tail_op[rank, column]), int(graph.frontier.tail_comm[rank, column])
+    counts = graph.frontier.members.counts()
+    return op, 0 if Op(op).is_p2p or comm == NO_COMM else int(counts[comm])
+
+
+def _named(graph: WaitsFor, rank: int, row: int, went_on: bool) -> NextCall:
+    """The call of a peer as the rank itself would have made it."""
+    frontier, calls = graph.frontier, graph.calls
+    peer_rank, column = int(calls.rank[row]), int(calls.column[row])
+    op = Op(int(frontier.tail_op[peer_rank, column]))
+    seen = (peer_rank, int(calls.call[row]))
+    if not op.is_p2p:
+        comm = int(frontier.tail_comm[peer_rank, column])
+        return NextCall(op, comm, int(calls.seq[row]), None, seen, True, went_on)
+    offset = int(frontier.tail_peer[peer_rank, column]) - int(frontier.ranks[peer_rank])
+    known = frontier.tail_peer[peer_rank, column] != NO_PEER
+    peer = int(frontier.ranks[rank]) + offset if known else None
+    waiting = _p2p_waiter(graph, rank, op)
+    if waiting is not None:
+        peer = waiting
+    return NextCall(op, NO_COMM, -1, peer, seen, True, went_on)
+
+
+def _p2p_waiter(graph: WaitsFor, rank: int, op: Op) -> int | None:
+    """The global rank whose Send (or Recv) waits for this rank's Recv (or Send)."""
+    own = int(graph.frontier.ranks[rank])
+    for instance in graph.directly(rank):
+        pair = int(graph.instances.group[instance]) - graph.pairs.base
+        if pair < 0:
+            continue
+        src, dst = int(graph.pairs.src[pair]), int(graph.pairs.dst[pair])
+        if op is Op.RECV and dst == own:
+            return src
+        if op is Op.SEND and src == own:
+            return dst
+    return None
+
+
+def _from_waiters(graph: WaitsFor, rank: int, held: list[int]) -> NextCall:
+    """From the call that has waited longest for the rank."""
+    frontier = graph.frontier
+
+    def since(instance: int) -> int:
+        rows = graph.wait_row[graph.wait_instance == instance]
+        return int(frontier.tail_time[graph.calls.rank[rows], graph.calls.column[rows]].min())
+
+    instance = min(held, key=since)
+    row = int(graph.wait_row[graph.wait_instance == instance][0])
+    waiter, group = int(graph.calls.rank[row]), int(graph.instances.group[instance])
+    seen = (waiter, int(graph.calls.call[row]))
+    if group < graph.pairs.base:
+        op = Op(int(frontier.tail_op[waiter, graph.calls.column[row]]))
+        return NextCall(op, group, int(graph.instances.seq[instance]), None, seen, False)
+    pair = group - graph.pairs.base
+    own = int(frontier.ranks[rank])
+    src, dst = int(graph.pairs.src[pair]), int(graph.pairs.dst[pair])
+    op, peer = (Op.SEND, dst) if src == own else (Op.RECV, src)
+    return NextCall(op, NO_COMM, -1, peer, seen, False)
+
+
+def awaited_from(graph: WaitsFor, rank: int) -> list[int]:
+    """Rank indices that wait for a call that this rank (index) has not made, fewest first per call."""
+    waiters: list[int] = []
+    for instance in graph.hold_instance[(graph.hold_rank == rank) & (graph.hold_why == Hold.ABSENT)]:
+        waiters += [int(waiter) for waiter in graph.waiters(int(instance))]
+    return sorted(set(waiters))

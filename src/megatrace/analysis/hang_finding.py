@@ -1,0 +1,188 @@
+"""From the end of the chains to a finding: culprits, victims, where in the job, evidence, what to do.
+
+What an end means is said by ``hang_stopped`` and ``hang_stuck``; the rest is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.hang_claim import Claim, Scene
+from megatrace.analysis.hang_pace import History
+from megatrace.analysis.hang_roots import Root, RootKind
+from megatrace.analysis.hang_stall import Stall
+from megatrace.analysis.hang_stopped import Stopped
+from megatrace.analysis.hang_stuck import Stuck
+from megatrace.analysis.hang_words import place_in_job
+from megatrace.model.events import Op
+from megatrace.model.finding import Culprits, Device, Evidence, Finding, Kind, Severity, Where, Window
+from megatrace.units import format_count, say_ranks
+
+I8 = NDArray[np.int64]
+
+
+class Reporter:
+    """Makes findings of one scene."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        where: Callable[[int, int], Where],
+        past: History | None,
+        stall: Stall,
+        dead: Mapping[int, int | None],
+    ) -> None:
+        self.scene, self.where, self.stall = scene, where, stall
+        self.stopped, self.stuck = Stopped(scene, past, dead), Stuck(scene)
+        self.graph, self.words, self.frontier = scene.graph, scene.words, scene.frontier
+        self.layout, self.place_of = scene.layout, scene.place_of
+
+    def proven(self, roots: list[Root]) -> bool:
+        """Whether the calls themselves prove a fault, whatever the time: they do not fit, or leave all
+        habit."""
+        if any(root.kind is RootKind.MISMATCH for root in roots):
+            return True
+        return self.stopped.strayed(roots) is not None
+
+    def _claim(self, roots: list[Root], later: list[Root]) -> Claim:
+        """What the first end means; several simultaneous ends of one kind are said together."""
+        whole = self.stopped.strayed(roots) or self.stopped.node(roots, later)
+        if whole is not None:
+            return whole
+        make = {
+            RootKind.MISMATCH: self.stuck.mismatch,
+            RootKind.DEVICE: self.stuck.device,
+            RootKind.HOST: self.stopped.host,
+            RootKind.DEATH: self.stuck.death,
+            RootKind.BEHIND: self.stopped.behind,
+            RootKind.CALL: self.stuck.call,
+            RootKind.GROUP: self.stuck.call,
+            RootKind.CYCLE: self.stuck.cycle,
+        }
+        kind = min((root.kind for root in roots), key=list(make).index)
+        return make[kind]([root for root in roots if root.kind is kind])
+
+    def finding(self, roots: list[Root], later: list[Root]) -> Finding:
+        """One finding of the roots that stopped first."""
+        claim = self._claim(roots, later)
+        ranks = np.asarray(claim.ranks, np.int64)
+        instances = np.asarray([i for root in roots for i in root.instances], np.int64)
+        held = self.graph.held_up(ranks, instances)
+        held[ranks] = False
+        extra = [rank for root in later for rank in root.ranks]
+        held[extra] = True
+        held[ranks] = False
+        victims = np.flatnonzero(held)
+        where = self._where(claim)
+        since = int(self.frontier.last_time[ranks].max()) if len(ranks) else self.stall.since
+        return Finding(
+            kind=claim.kind,
+            severity=Severity.P0,
+            summary=claim.text + place_in_job(where),
+            confidence=claim.confidence,
+            kind_alternatives=claim.alternatives,
+            ambiguous=claim.ambiguous,
+            culprits=self._culprits(claim),
+            victims=tuple(int(rank) for rank in self.frontier.ranks[victims]),
+            where=where,
+            window=Window(since, None, where.iteration, where.iteration),
+            evidence=(*claim.evidence, *self._shared(victims, later)),
+            exonerated=claim.exonerated,
+            chain=self._chain(victims, claim),
+            remedy=self._remedy(claim),
+        )
+
+    def _culprits(self, claim: Claim) -> Culprits:
+        ranks = tuple(int(self.frontier.ranks[rank]) for rank in claim.ranks)
+        devices: tuple[Device, ...] = ()
+        if claim.kind is Kind.HANG_DEVICE:
+            places = [self.place_of(rank) for rank in ranks]
+            devices = tuple(Device(place.node, place.device) for place in places if place.node)
+        return Culprits(ranks, claim.nodes, devices, claim.links)
+
+    def _where(self, claim: Claim) -> Where:
+        """Where in the job the missing or stuck call stands."""
+        found = Where()
+        if claim.call is not None:
+            seen, number = claim.call.seen_at
+            found = self.where(int(self.frontier.ranks[seen]), number)
+            found = replace(found, op=claim.call.op.name, peer=claim.call.peer, seq=None, communicator=None)
+            if not claim.call.op.is_p2p:
+                name = self.words.communicator(claim.call.comm)
+                found = replace(found, seq=claim.call.seq, communicator=name)
+        elif claim.instance is not None:
+            found = self._where_instance(claim.instance, claim.ranks)
+        elif claim.ranks:
+            rank = claim.ranks[0]
+            found = self.where(int(self.frontier.ranks[rank]), int(self.frontier.calls[rank]) - 1)
+        stage = self._stage(claim.ranks)
+        return replace(found, stage=stage) if stage is not None else found
+
+    def _where_instance(self, instance: int, ranks: tuple[int, ...]) -> Where:
+        rows = np.flatnonzero(self.graph.calls.instance == instance)
+        mine = rows[np.isin(self.graph.calls.rank[rows], ranks)]
+        row = int((mine if len(mine) else rows)[0])
+        rank, column = int(self.graph.calls.rank[row]), int(self.graph.calls.column[row])
+        found = self.where(int(self.frontier.ranks[rank]), int(self.graph.calls.call[row]))
+        op = Op(int(self.frontier.tail_op[rank, column]))
+        comm = self.scene.comm(instance)
+        name = self.words.communicator(comm) if comm >= 0 else None
+        seq = int(self.graph.instances.seq[instance]) if comm >= 0 else None
+        return replace(found, op=op.name, communicator=name, seq=seq)
+
+    def _stage(self, ranks: tuple[int, ...]) -> int | None:
+        """The stage that all culprits share."""
+        if self.layout is None or self.layout.pp == 1 or not ranks:
+            return None
+        members = [int(self.frontier.ranks[rank]) for rank in ranks]
+        if max(members) >= self.layout.world_size:
+            return None
+        stages = {self.layout.place(rank).stage for rank in members}
+        return stages.pop() if len(stages) == 1 else None
+
+    def _shared(
+        self, victims: np.ndarray[tuple[int], np.dtype[np.int64]], later: list[Root]
+    ) -> list[Evidence]:
+        """Evidence that every kind has: how many wait, how long, who died later."""
+        total = len(self.frontier)
+        lines = [
+            Evidence(
+                f"{format_count(len(victims))} of {format_count(total)} ranks wait for it, "
+                "directly or through others",
+                len(victims),
+                "ranks",
+            ),
+            Evidence(f"the job stands: {self.stall.reason}", self.stall.quiet / 1e9, "s"),
+        ]
+        died = sorted({int(self.frontier.ranks[rank]) for root in later for rank in root.ranks})
+        if died:
+            lines.append(Evidence(f"{say_ranks(died)} stopped only afterwards: victims, not the cause"))
+        return lines
+
+    def _chain(self, victims: I8, claim: Claim) -> tuple[str, ...]:
+        """From the victim that stopped last."""
+        if not len(victims) or not claim.ranks:
+            return ()
+        last = victims[np.argmax(self.frontier.last_call[victims])]
+        return self.words.chain(int(last), set(claim.ranks))
+
+    def _remedy(self, claim: Claim) -> str:
+        """What to do first."""
+        places = [self.place_of(int(self.frontier.ranks[rank])) for rank in claim.ranks]
+        nodes = sorted({place.node for place in places if place.node})
+        who = ",".join(nodes) if nodes else "NODES"
+        collect = f"megatrace bundle --nodes {who} before the watchdog kills the job"
+        if claim.kind in (Kind.MISMATCH, Kind.DEADLOCK):
+            return (
+                "Look at the code path that this rank took: its calls differ from its peers'. "
+                "No hardware is suspected."
+            )
+        if claim.kind is Kind.HANG_NETWORK:
+            return f"{collect}; then test the path between these ranks and drain what fails."
+        if claim.kind is Kind.HANG_GROUP:
+            return f"{collect}: stacks tell the members apart; record with completions next time."
+        return f"{collect}; then drain {'it' if nodes else 'its node'} and requeue from the last checkpoint."

@@ -1,0 +1,152 @@
+"""What a rank usually does next, and how soon, from its own past: the measure of an overdue or a missing
+call.
+
+A training job repeats itself, so the calls that a rank made last have been made before, and what followed
+them then is what should follow now. Silence beyond the usual time is a stall; a call that differs from all
+the past at a place where the past never varied is a step that went wrong. Only the few ranks under
+suspicion are looked up.
+
+Does not compare ranks with each other, and says nothing where a rank's past never looked like its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.model.events import NO_PEER, Events, Op
+
+I8 = NDArray[np.int64]
+U8 = NDArray[np.uint64]
+
+CONTEXTS = (48, 24, 12, 6)
+"""Calls that must agree, longest first: 48 tell most places of an iteration apart, 6 still tell a burst
+from its end."""
+ENOUGH = 2
+"""Times that a context must have been seen: one may have been a pause."""
+CONSTANT = 3
+"""Times that a context must have been followed by the same call before another call there is remarkable."""
+LOOK_BACK = 64
+"""Calls before the end in which a step that went wrong is looked for: hosts run ahead by less than that."""
+RUN = 3.0
+"""A usual time to the next call within this multiple of the rank's median belongs to a run of calls."""
+PAUSE = 5.0
+"""A host that runs ahead pauses at the end of a run; its 95th percentile is then this multiple of its
+median or more."""
+_PRIME = np.uint64(0x100000001B3)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What followed the last calls of a rank in its past.
+
+    ``gap`` ns: longest time to the next call; ``spread`` ns between the middle and the longest; ``seen``
+    times.
+    """
+
+    gap: int
+    spread: int
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A call that differs from what followed the same calls before: number of the call, what always came
+    there."""
+
+    call: int
+    expected: Op
+    made: Op
+
+
+class History:
+    """The past of a trace, looked up one rank at a time."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._found: dict[int, I8] = {}
+
+    def pace(self, rank: int) -> Pace | None:
+        """The pace of a global rank at its last call, or None where its past never looked like its end."""
+        rows, found = self._events.rows_of(rank), self._like_the_end(rank)
+        if not len(found):
+            return None
+        time = self._events.enqueue[rows]
+        gaps = time[found + 1] - time[found]
+        return Pace(int(gaps.max()), int(gaps.max() - np.median(gaps)), len(found))
+
+    def stopped_short(self, rank: int) -> bool:
+        """Whether a rank's host stopped where it never used to wait: in the middle of a run of calls.
+
+        With completion times: it used to go on before its call was complete. Without: it used to go on as
+        soon as within a run, and it is a host that runs ahead at all (one that waits for every call has no
+        runs).
+        """
+        events, rows, found = self._events, self._events.rows_of(rank), self._like_the_end(rank)
+        if not len(found):
+            return False
+        time = events.enqueue[rows]
+        if events.end is not None:
+            return bool((time[found + 1] < events.end[rows][found]).any())
+        steps = np.diff(time)
+        median = float(np.median(steps))
+        usual = float(np.median(time[found + 1] - time[found]))
+        return usual <= RUN * median and float(np.percentile(steps, 95)) >= PAUSE * median
+
+    def deviation(self, rank: int) -> Deviation | None:
+        """The first of a rank's last calls that its past contradicts, or None."""
+        rows = self._events.rows_of(rank)
+        key = self._keys(rows)
+        n, size = len(key), CONTEXTS[0]
+        if n < size + CONSTANT:
+            return None
+        context = _contexts(key, size)  # context[i] covers key[i:i + size]
+        for call in range(max(n - LOOK_BACK, size + 1), n):
+            before = call - size
+            found = np.flatnonzero(context[:before] == context[before]) + size
+            following = np.unique(key[found])
+            if len(found) >= CONSTANT and len(following) == 1 and following[0] != key[call]:
+                ops = self._events.op[rows]
+                return Deviation(call, Op(int(ops[found[0]])), Op(int(ops[call])))
+        return None
+
+    def _keys(self, rows: slice) -> U8:
+        """What each call of a rank is, as one number; not which number it has."""
+        events = self._events
+        key = events.op[rows].astype(np.uint64)
+        parts: list[NDArray[np.generic] | None] = [events.comm, events.count]
+        if events.comm is None:
+            parts[0] = events.stream
+        if events.peer is not None:
+            parts.append(np.where(events.peer == NO_PEER, -1, events.peer))
+        for column in parts:
+            if column is not None:
+                key = (key * _PRIME) ^ column[rows].astype(np.int64).astype(np.uint64)
+        return np.asarray((key * _PRIME) ^ (key >> np.uint64(31)), dtype=np.uint64)
+
+    def _like_the_end(self, rank: int) -> I8:
+        """Positions within a rank's rows at which its calls so far ended as they end now; empty where
+        never."""
+        if rank not in self._found:
+            key = self._keys(self._events.rows_of(rank))
+            self._found[rank] = np.empty(0, np.int64)
+            for size in CONTEXTS:
+                if len(key) < size + 2:
+                    continue
+                context = _contexts(key, size)
+                found = np.flatnonzero(context[:-1] == context[-1]) + size - 1
+                if len(found) >= ENOUGH:
+                    self._found[rank] = found
+                    break
+        return self._found[rank]
+
+
+def _contexts(key: U8, size: int) -> U8:
+    """uint64 [n − size + 1]: a hash of every ``size`` consecutive keys, in order."""
+    n = len(key)
+    out = np.zeros(n - size + 1, np.uint64)
+    for i in range(size):
+        out = out * _PRIME + key[i : n - size + 1 + i]
+    return out

@@ -1,0 +1,162 @@
+"""Whether the job stands: the difference between a hang and the end of a recording.
+
+At every moment of a healthy job some rank is behind its peers and others wait for it. It is a hang only if
+that rank should have gone on long ago. Three things can show it: two frontiers of which the later one is
+no further, a time (snapshot, ``now``) up to which nothing more came, or the recording itself, where other
+ranks went on for much longer than the silent rank ever needed for its next call. Where none of them does,
+the recording may simply have ended, and nobody is accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from megatrace.analysis.hang_pace import Pace
+from megatrace.analysis.hang_roots import Root, RootKind
+from megatrace.analysis.waits_for import WaitsFor
+from megatrace.model.frontier import Frontier
+
+SECOND = 1_000_000_000
+LEAST_APART = SECOND
+"""Two frontiers closer than that may both lie between two calls of a healthy rank."""
+QUIET_FACTOR = 3
+"""Nothing from anybody for this many times the longest pause seen so far: checkpoints and evaluation are
+among the pauses seen; one that is three times as long as all before it is not a habit."""
+OVERDUE = 3
+"""A rank is overdue after this many times its longest usual time to the next call, while that is known
+from less than ``WELL_KNOWN`` occasions: heavy-tailed noise doubles single calls."""
+WELL_KNOWN = 4
+"""Occasions from which the spread of the usual time is known: then its longest, and twice its spread, is
+the limit."""
+LONG_OVERDUE = 10
+"""Multiples of its limit after which a silent rank is the cause even though a few others stopped after it:
+they died later, which hides whether they were waiting."""
+FEW = 0.25
+"""Share of all ranks that may have died later; where more ranks than that are free to go on, the job
+moves."""
+FLOOR = 3_000_000
+"""ns. Hosts are descheduled and clocks of nodes differ by up to about a millisecond: shorter silence means
+nothing."""
+SUSPECTS = 64
+"""More silent ranks than this are not looked up one by one: a hang has few ends."""
+
+
+class Standing(Enum):
+    """Does the job stand?"""
+
+    STANDS = "stands"
+    MOVES = "moves"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """``since`` ns: last progress of anybody who matters; ``quiet`` ns of silence seen; ``reason`` a
+    sentence."""
+
+    standing: Standing
+    since: int
+    quiet: int
+    reason: str
+
+
+def judge(
+    graph: WaitsFor,
+    roots: Sequence[Root],
+    *,
+    until: int | None,
+    earlier: Frontier | None,
+    pace: Callable[[int], Pace | None],
+    clock_error: int,
+) -> Stall:
+    """Whether the job stands. ``until`` ns: nothing more had come by then; None where only the recording
+    tells."""
+    frontier = graph.frontier
+    since = frontier.end
+    if earlier is not None and until is not None and earlier.snapshot_at is not None:
+        apart = until - earlier.snapshot_at
+        moved = frontier.moved_since(earlier)
+        if len(moved) == 0 and apart >= LEAST_APART:
+            return Stall(Standing.STANDS, since, until - since, f"no rank moved for {_s(apart)}")
+        if np.isin(frontier.indices(moved), _ends(roots)).any():
+            return Stall(Standing.MOVES, since, 0, "the rank that others wait for moved between two looks")
+    end = since if until is None else max(until, since)
+    quiet = end - since
+    if quiet >= silence_needed(frontier):
+        pause = _s(_longest_pause(frontier))
+        reason = f"nobody made a call for {_s(quiet)}; the longest pause before was {pause}"
+        return Stall(Standing.STANDS, since, quiet, reason)
+    return _by_overdue(graph, roots, end, pace, clock_error, SECOND if until is not None else 0)
+
+
+def _ends(roots: Sequence[Root]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    ranks = [rank for root in roots if root.kind is not RootKind.UNRECORDED for rank in root.ranks]
+    return np.asarray(ranks, np.int64)
+
+
+def silence_needed(frontier: Frontier) -> int:
+    """ns of silence of everybody that prove that a job stands."""
+    return max(QUIET_FACTOR * _longest_pause(frontier), SECOND)
+
+
+def _longest_pause(frontier: Frontier) -> int:
+    """The pause that all ranks have shared: the median over ranks of their longest one."""
+    return int(np.median(frontier.longest_gap)) if len(frontier) else 0
+
+
+def _by_overdue(
+    graph: WaitsFor,
+    roots: Sequence[Root],
+    end: int,
+    pace: Callable[[int], Pace | None],
+    clock_error: int,
+    least: int,
+) -> Stall:
+    """From the recording alone: are the ends of the chains overdue while others went on?"""
+    frontier = graph.frontier
+    first = [root for root in roots if root.kind is not RootKind.UNRECORDED]
+    free = np.flatnonzero(~graph.waiting)
+    ends = np.union1d(free, _ends(roots))
+    if not first or not len(ends):
+        return Stall(Standing.UNKNOWN, end, 0, "nothing shows who stopped first")
+    if len(ends) > max(SUSPECTS, FEW * len(frontier)) + len(first[0].ranks):
+        reason = f"{len(ends)} ranks were free to go on when the recording ended: the job was moving"
+        return Stall(Standing.MOVES, end, 0, reason)
+    ratio = {int(rank): _overdue(frontier, int(rank), end, pace, FLOOR + clock_error) for rank in ends}
+    leader = min(ratio[rank] for rank in first[0].ranks)
+    silence = int(end - frontier.last_call[list(first[0].ranks)].max())
+    others = len(set(ratio) - set(first[0].ranks))
+    late = leader >= LONG_OVERDUE and others <= FEW * len(frontier)
+    if silence >= least and (late or all(value >= 1.0 for value in ratio.values())):
+        return Stall(Standing.STANDS, end, silence, f"others went on for {_s(silence)} after it")
+    fresh = min(ratio, key=lambda rank: ratio[rank])
+    after = _s(int(end - frontier.last_call[fresh]))
+    usual = "within its usual time to the next call" if ratio[fresh] < 1.0 else "which is too short to tell"
+    reason = f"the recording ends {after} after the last call of rank {int(frontier.ranks[fresh])}, {usual}"
+    standing = Standing.MOVES if others and ratio[fresh] < 1.0 else Standing.UNKNOWN
+    return Stall(standing, end, silence, reason)
+
+
+def _overdue(
+    frontier: Frontier, rank: int, end: int, pace: Callable[[int], Pace | None], margin: int
+) -> float:
+    """A rank's (index) silence as a multiple of what is usual for it there; from 1 on it is overdue."""
+    silence = int(end - frontier.last_call[rank])
+    known = pace(int(frontier.ranks[rank]))
+    if known is None:
+        limit = OVERDUE * int(frontier.longest_gap[rank])
+    elif known.seen < WELL_KNOWN:
+        limit = OVERDUE * known.gap
+    else:
+        limit = known.gap + 2 * known.spread
+    return silence / (limit + margin)
+
+
+def _s(ns: int) -> str:
+    if ns >= 10 * SECOND:
+        return f"{ns / SECOND:.0f} s"
+    return f"{ns / SECOND:.1f} s" if ns >= SECOND else f"{ns / 1e6:.1f} ms"

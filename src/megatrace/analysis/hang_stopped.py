@@ -1,0 +1,199 @@
+"""Claims about ranks whose hosts stopped calling: one rank, a whole node, a rank that left its path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from megatrace.analysis.hang_call import NextCall, missing_call
+from megatrace.analysis.hang_claim import Claim, Scene, circle
+from megatrace.analysis.hang_node import dead_node
+from megatrace.analysis.hang_pace import History
+from megatrace.analysis.hang_roots import Root, RootKind
+from megatrace.model.events import Op
+from megatrace.model.finding import Evidence, Kind, Link
+
+
+class Stopped:
+    """Makes the claims of one scene. ``past`` None where there is no history; ``dead`` global ranks known
+    dead."""
+
+    def __init__(self, scene: Scene, past: History | None, dead: Mapping[int, int | None]) -> None:
+        self.scene, self.past, self.dead = scene, past, dead
+
+    def node(self, roots: list[Root], later: list[Root]) -> Claim | None:
+        """All ranks of one node stopped short at once: the node died."""
+        found = dead_node(self.scene.graph, roots, [*roots, *later], self.scene.place_of, self.past)
+        if found is None:
+            return None
+        node, here = found
+        text = f"all {len(here)} ranks of {node} ({self.scene.words.ranks(here)}) stopped at the same moment"
+        evidence = (
+            Evidence(
+                "several of them stopped where nothing held them up, in the middle of what they were doing"
+            ),
+        )
+        others = (Kind.HANG_HOST, Kind.HANG_DEVICE)
+        return Claim(Kind.DEAD_RANK, here, text, 0.9, others, evidence=evidence, nodes=(node,))
+
+    def strayed(self, roots: list[Root]) -> Claim | None:
+        """One rank whose own past says that it left a call out or made it in another order than ever
+        before."""
+        if self.past is None or any(root.kind is RootKind.MISMATCH for root in roots):
+            return None
+        suspects = self._suspects(roots)
+        strayed = {}
+        for rank in suspects:
+            deviation = self.past.deviation(int(self.scene.frontier.ranks[rank]))
+            if deviation is not None:
+                strayed[rank] = deviation
+        if len(strayed) != 1 or len(suspects) < 2:
+            return None
+        rank, deviation = next(iter(strayed.items()))
+        cycle = any(root.kind is RootKind.CYCLE for root in roots)
+        call = missing_call(self.scene.graph, rank, self.scene.layout)
+        name = self.scene.words.rank(rank)
+        what = self.scene.words.call(call) if call is not None else deviation.expected.name
+        evidence = [
+            Evidence(
+                f"after the calls that {name} made last, {deviation.expected.name} always came; this time it "
+                f"called {deviation.made.name}, while its peers did as always"
+            )
+        ]
+        instance = next((i for root in roots for i in root.instances), None)
+        if cycle:
+            text = (
+                f"deadlock: {name} called {deviation.made.name} before {what}, its peers the other way round"
+            )
+            evidence.append(Evidence("the circle: " + circle(self.scene, roots)))
+            others = (Kind.MISSING_CALL, Kind.MISMATCH)
+            return Claim(
+                Kind.DEADLOCK,
+                (rank,),
+                text,
+                0.95,
+                others,
+                call=call,
+                instance=instance,
+                evidence=tuple(evidence),
+            )
+        text = f"{name} left out {what} and went on without it"
+        others = (Kind.MISMATCH, Kind.DEADLOCK)
+        return Claim(
+            Kind.MISSING_CALL,
+            (rank,),
+            text,
+            0.95,
+            others,
+            call=call,
+            instance=instance,
+            evidence=tuple(evidence),
+        )
+
+    def _suspects(self, roots: list[Root]) -> list[int]:
+        """Ranks at the ends, those with which they share an unfinished collective, and those in circles."""
+        found: set[int] = set()
+        for root in roots:
+            found |= set(root.ranks)
+            for rank in root.ranks[:8]:
+                held = self.scene.graph.directly(rank)
+                small = [i for i in held if self.scene.graph.instances.group[i] < self.scene.graph.pairs.base]
+                for instance in sorted(small, key=lambda i: len(self.scene.graph.waiters(int(i))))[:2]:
+                    found |= {int(waiter) for waiter in self.scene.graph.waiters(int(instance))[:8]}
+        return sorted(found)[:24]
+
+    def host(self, roots: list[Root]) -> Claim:
+        """Nothing open on the rank while others wait for it."""
+        ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
+        rank = ranks[0]
+        call = missing_call(self.scene.graph, rank, self.scene.layout)
+        evidence = [
+            Evidence(
+                f"last call of {self.scene.name(ranks)}: {self.scene.words.last_call(rank)}, completed; "
+                "nothing is pending there: "
+                "its host stopped calling"
+            )
+        ]
+        evidence += self._peers(rank, call)
+        text, kind, others = self._stopped_text(ranks, call)
+        exonerated = (f"not the network: every call that {self.scene.name(ranks)} made has completed",)
+        return Claim(
+            kind, ranks, text, 0.99 if len(ranks) == 1 else 0.9, others, call=call, evidence=tuple(evidence),
+            exonerated=exonerated,
+        )  # fmt: skip
+
+    def _stopped_text(
+        self, ranks: tuple[int, ...], call: NextCall | None
+    ) -> tuple[str, Kind, tuple[Kind, ...]]:
+        """(sentence, kind, alternatives) of ranks whose hosts stopped."""
+        known = [rank for rank in ranks if int(self.scene.frontier.ranks[rank]) in self.dead]
+        if len(known) == len(ranks):
+            return f"{self.scene.name(ranks)} died", Kind.DEAD_RANK, ()
+        if call is None:
+            return (
+                f"{self.scene.name(ranks)} stopped calling",
+                Kind.HANG_HOST,
+                (Kind.DEAD_RANK, Kind.HANG_DEVICE),
+            )
+        text = f"{self.scene.name(ranks)} never posted {self.scene.words.call(call)}"
+        if call.went_on:
+            return text + " and went on without it", Kind.MISSING_CALL, (Kind.HANG_HOST, Kind.MISMATCH)
+        if call.op.is_p2p:
+            return text, Kind.MISSING_CALL, (Kind.HANG_HOST, Kind.HANG_DEVICE)
+        return text, Kind.HANG_HOST, (Kind.MISSING_CALL, Kind.DEAD_RANK)
+
+    def _peers(self, rank: int, call: NextCall | None) -> list[Evidence]:
+        """What those who wait for the rank did."""
+        if call is None:
+            return []
+        peer = self.scene.words.rank(call.seen_at[0])
+        if call.role_peer:
+            return [Evidence(f"{peer}, which runs the same program, made that call and waits in a later one")]
+        return [Evidence(f"{peer} made its side of that call and waits")]
+
+    def behind(self, roots: list[Root]) -> Claim:
+        """Without completion times: the only ranks that their peers are ahead of."""
+        ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
+        seen = Evidence("nothing completed can be seen in this log")
+        only = (
+            f"{self.scene.name(ranks)} is the only one that its peers are ahead of"
+            if len(ranks) == 1
+            else f"{self.scene.name(ranks)} are the only ones that their peers are ahead of; "
+            "the log cannot separate them"
+        )
+        if len(ranks) > 1:
+            return self._inseparable(ranks, (seen, Evidence(only, len(ranks), "ranks")))
+        call = missing_call(self.scene.graph, ranks[0], self.scene.layout)
+        text, kind, others = self._stopped_text(ranks, call)
+        evidence = [Evidence(f"{seen.text}; {only}"), *self._peers(ranks[0], call)]
+        evidence.append(Evidence(f"its last call was {self.scene.words.last_call(ranks[0])}"))
+        if call is not None and not call.role_peer and kind is not Kind.DEAD_RANK:
+            # Nobody in the same role went further, so its device may hold it up as well as its host.
+            others = tuple(dict.fromkeys((Kind.HANG_DEVICE, Kind.HANG_HOST, Kind.MISSING_CALL)))
+            others = tuple(item for item in others if item is not kind)[:2]
+        return Claim(kind, ranks, text, 0.95, others, call=call, evidence=tuple(evidence))
+
+    def _inseparable(self, ranks: tuple[int, ...], evidence: tuple[Evidence, ...]) -> Claim:
+        members = tuple(int(self.scene.frontier.ranks[rank]) for rank in ranks)
+        name = self.scene.name(ranks)
+        if self.scene.layout is not None and max(members) < self.scene.layout.world_size:
+            group = self.scene.layout.name(members)
+            name = f"{group} ({name})" if self.scene.layout.axis_of(members) is not None else name
+        text = f"the job stands at {name}: all its members made the same calls and none went on"
+        pair = self._pair(ranks)
+        if pair is not None:
+            others = (Kind.HANG_NETWORK, Kind.HANG_DEVICE)
+            return Claim(Kind.HANG_GROUP, ranks, text, 0.9, others, True, evidence=evidence, links=(pair,))
+        nodes = {self.scene.place_of(rank).node for rank in members}
+        others = (
+            Kind.HANG_DEVICE,
+            Kind.DEAD_RANK if len(nodes) == 1 and None not in nodes else Kind.HANG_NETWORK,
+        )
+        return Claim(Kind.HANG_GROUP, ranks, text, 0.9, others, True, evidence=evidence)
+
+    def _pair(self, ranks: tuple[int, ...]) -> Link | None:
+        """The link between two ranks whose last calls are a Send and its Recv."""
+        if len(ranks) != 2 or not all(
+            Op(int(self.scene.frontier.tail_op[rank, -1])).is_p2p for rank in ranks
+        ):
+            return None
+        return self.scene.link(*(int(self.scene.frontier.ranks[rank]) for rank in ranks))

@@ -1,0 +1,203 @@
+"""Claims about calls, devices and communicators that came to stand: what is stuck although everybody
+called."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megatrace.analysis.hang_call import missing_call
+from megatrace.analysis.hang_claim import Claim, Scene, circle
+from megatrace.analysis.hang_roots import Root, RootKind
+from megatrace.analysis.mismatch import Misfit
+from megatrace.model.finding import Evidence, Kind
+from megatrace.model.frontier import ENDED, STARTED
+from megatrace.units import format_count, format_duration
+
+
+class Stuck:
+    """Makes the claims of one scene."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    def device(self, roots: list[Root]) -> Claim:
+        """The host made the call, the device did not start it, or did not finish what a peer finished."""
+        ranks = tuple(sorted({rank for root in roots for rank in root.ranks}))
+        instance = roots[0].instances[0]
+        what = self.scene.words.instance(instance)
+        started = self._started(instance, ranks[0])
+        done = np.flatnonzero(
+            (self.scene.graph.calls.instance == instance) & (self.scene.graph.calls.state == ENDED)
+        )
+        text = f"the device of {self.scene.name(ranks)} stopped before {what}"
+        proof = f"its peers have started {what}; there it was called and never started"
+        if started:
+            text = f"the device of {self.scene.name(ranks)} stopped in {what}"
+            proof = (
+                f"{format_count(len(done))} of its peers completed {what}; there it started and never ended"
+            )
+        elif len(done):
+            proof = f"{format_count(len(done))} of its peers have completed {what}; there it never started"
+        evidence = (
+            Evidence(proof),
+            Evidence("nothing is pending there before it: its host went on, its queue did not"),
+        )
+        exonerated = (f"not the host: {self.scene.name(ranks)} made the call",)
+        return Claim(
+            Kind.HANG_DEVICE, ranks, text, 0.97 if len(ranks) == 1 else 0.85, (), instance=instance,
+            evidence=evidence, exonerated=exonerated,
+        )  # fmt: skip
+
+    def _started(self, instance: int, rank: int) -> bool:
+        rows = (self.scene.graph.calls.instance == instance) & (self.scene.graph.calls.rank == rank)
+        return bool((self.scene.graph.calls.state[rows] == STARTED).any())
+
+    def death(self, roots: list[Root]) -> Claim:
+        """A call in flight completed nowhere, and one participant made fewer calls than the others."""
+        ranks = tuple(sorted({rank for root in roots for rank in root.ranks}))
+        instance = roots[0].instances[0]
+        call = missing_call(self.scene.graph, ranks[0], self.scene.layout)
+        what = self.scene.words.instance(instance)
+        peers = self.scene.graph.waiters(instance)
+        later = int(
+            self.scene.frontier.last_call[peers].max() - self.scene.frontier.last_call[list(ranks)].max()
+        )
+        lockstep = 2 * int(
+            np.median(np.diff(self.scene.frontier.tail_time[ranks[0], -min(8, self.scene.frontier.tail) :]))
+        )
+        if (call is not None and call.went_on) or later <= lockstep:
+            comm = self.scene.words.communicator(self.scene.comm(instance))
+            text = f"{self.scene.name(ranks)} left out a call of {comm}"
+            evidence = (
+                Evidence(f"{what} was called by all and completed nowhere"),
+                Evidence(
+                    f"{self.scene.name(ranks)} made fewer calls there than its peers, "
+                    "and stopped no earlier than they did"
+                ),
+            )
+            others = (Kind.DEAD_RANK, Kind.HANG_HOST)
+            return Claim(
+                Kind.MISSING_CALL, ranks, text, 0.9, others, call=call, instance=instance, evidence=evidence
+            )
+        text = f"{self.scene.name(ranks)} died: its host and its device stopped at the same moment"
+        evidence = (
+            Evidence(f"{what} was in flight there and completed nowhere"),
+            Evidence(f"its peers made calls for another {format_duration(later)}", later / 1e6, "ms"),
+        )
+        return Claim(
+            Kind.DEAD_RANK,
+            ranks,
+            text,
+            0.9,
+            (Kind.HANG_HOST, Kind.MISSING_CALL),
+            call=call,
+            evidence=evidence,
+        )
+
+    def call(self, roots: list[Root]) -> Claim:
+        """A call that all made and nobody finished."""
+        instance = roots[0].instances[0]
+        ranks = tuple(sorted({rank for root in roots for rank in root.ranks}))
+        what = self.scene.words.instance(instance)
+        started = roots[0].kind is RootKind.CALL
+        proof = Evidence(
+            f"all {len(ranks)} participants have {'started' if started else 'called'} {what}, "
+            "and none has completed it"
+        )
+        pair = int(self.scene.graph.instances.group[instance]) - self.scene.graph.pairs.base
+        if pair >= 0 and started:
+            src, dst = int(self.scene.graph.pairs.src[pair]), int(self.scene.graph.pairs.dst[pair])
+            link = self.scene.link(src, dst)
+            ends = [self.scene.words.global_rank(rank) for rank in (src, dst)]
+            text = f"nothing passes between {ends[0]} and {ends[1]}"
+            exonerated = ("not the hosts: both ends made the call and started it",)
+            return Claim(
+                Kind.HANG_NETWORK, ranks, text, 0.9, (Kind.HANG_DEVICE,), instance=instance,
+                evidence=(proof,), exonerated=exonerated, links=(link,),
+            )  # fmt: skip
+        if started:
+            text = f"{what} started on all its members and ended on none: the network, or inside the kernel"
+            others = (Kind.HANG_GROUP, Kind.HANG_DEVICE)
+            return Claim(
+                Kind.HANG_NETWORK, ranks, text, 0.9, others, True, instance=instance, evidence=(proof,)
+            )
+        text = f"{what} was called by all its members and completed on none"
+        others = (Kind.HANG_DEVICE, Kind.HANG_NETWORK)
+        return Claim(Kind.HANG_GROUP, ranks, text, 0.9, others, True, instance=instance, evidence=(proof,))
+
+    def mismatch(self, roots: list[Root]) -> Claim:
+        """Members of a communicator called different things under one number."""
+        mismatch = roots[0].mismatch
+        assert mismatch is not None
+        ranks = tuple(sorted({rank for root in roots for rank in root.ranks}))
+        what = self.scene.words.instance(mismatch.instance)
+        comm = self.scene.words.communicator(self.scene.comm(mismatch.instance))
+        theirs, usual = mismatch.theirs, mismatch.usual
+        if mismatch.misfit is Misfit.SIZE:
+            differs = (
+                f"{format_count(theirs.count)} elements where the others passed {format_count(usual.count)}"
+            )
+        else:
+            differs = f"{theirs.op.name} of {format_count(theirs.count)} elements where the others called "
+            differs += f"{usual.op.name} of {format_count(usual.count)}"
+        verb = "passed" if mismatch.misfit is Misfit.SIZE else "called"
+        text = f"{self.scene.name(ranks)} {verb} {differs}, as {what}"
+        kind = Kind.MISMATCH
+        others: tuple[Kind, ...] = (Kind.MISSING_CALL,)
+        if mismatch.misfit is Misfit.ORDER:
+            text = (
+                f"{self.scene.name(ranks)} made two calls of {comm} in the wrong order: {differs}, as {what}"
+            )
+        elif mismatch.misfit is Misfit.SKIPPED:
+            text = f"{self.scene.name(ranks)} left out {what}: {differs}"
+            kind, others = Kind.MISSING_CALL, (Kind.MISMATCH,)
+        elif mismatch.misfit is Misfit.SIZE:
+            others = ()
+        evidence = (
+            Evidence("NCCL pairs calls by their order alone: calls that differ hang or corrupt data"),
+        )
+        if mismatch.ambiguous:
+            text = f"{self.scene.name(ranks)} called different things as {what}; who is wrong is not known"
+        confidence = 0.8 if mismatch.ambiguous else 0.97
+        return Claim(
+            kind,
+            ranks,
+            text,
+            confidence,
+            others,
+            mismatch.ambiguous,
+            instance=mismatch.instance,
+            evidence=evidence,
+        )
+
+    def cycle(self, roots: list[Root]) -> Claim:
+        """Ranks wait for each other in a circle; the few who entered it the other way round did it."""
+        root = roots[0]
+        counts = {instance: len(self.scene.graph.waiters(instance)) for instance in root.instances}
+        fewest = min(counts.values())
+        odd = [instance for instance, count in counts.items() if count == fewest]
+        evidence = [Evidence("the circle: " + circle(self.scene, roots))]
+        if len(odd) == 1 and max(counts.values()) > fewest:
+            ranks = tuple(sorted(int(rank) for rank in self.scene.graph.waiters(odd[0])))
+            common = max(counts, key=lambda instance: counts[instance])
+            text = (
+                f"deadlock: {self.scene.name(ranks)} entered {self.scene.words.instance(odd[0])} before "
+                f"{self.scene.words.instance(common)}, the others the other way round"
+            )
+            evidence.append(
+                Evidence(f"{format_count(counts[common])} ranks wait in {self.scene.words.instance(common)}")
+            )
+            return Claim(
+                Kind.DEADLOCK,
+                ranks,
+                text,
+                0.95,
+                (Kind.MISSING_CALL,),
+                evidence=tuple(evidence),
+                instance=odd[0],
+            )
+        text = f"deadlock: {self.scene.name(root.ranks)} wait for each other in a circle"
+        return Claim(
+            Kind.DEADLOCK, tuple(sorted(root.ranks)), text, 0.85, (), True, evidence=tuple(evidence),
+            instance=root.instances[0],
+        )  # fmt: skip

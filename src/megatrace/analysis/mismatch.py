@@ -1,0 +1,157 @@
+"""Calls that do not fit each other: the same number on the same communicator, but another operation or
+size.
+
+NCCL matches collectives by their order alone, so a rank that calls something else, or the right things in
+the wrong order, or leaves one out, makes the whole communicator hang or corrupts its data in silence. The
+first number at which members differ is where it happened; what follows tells which of the three it was.
+
+All-to-all is exempt from sizes: uneven splits are legal. P2P is not looked at: a Send and its Recv may be
+chunked differently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.waits_for import WaitsFor
+from megatrace.model.events import NO_COUNT, Op
+from megatrace.model.frontier import ENDED
+
+I8 = NDArray[np.int64]
+
+
+class Misfit(Enum):
+    """In which way a rank's calls differ from its peers'."""
+
+    OPERATION = "operation"
+    SIZE = "size"
+    ORDER = "order"
+    """two calls swapped"""
+    SKIPPED = "skipped"
+    """one call left out: everything after it comes one number early"""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a call does, as NCCL sees it."""
+
+    op: Op
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first call at which a communicator's members differ.
+
+    ``odd`` rank indices whose call differs from the others'; ``ambiguous`` where nothing tells which side
+    is wrong.
+    """
+
+    instance: int
+    misfit: Misfit
+    odd: tuple[int, ...]
+    theirs: Signature
+    usual: Signature
+    ambiguous: bool
+
+
+def find_mismatches(graph: WaitsFor) -> tuple[Mismatch, ...]:
+    """The first mismatch of every communicator, ascending by instance. Finished calls are past and not
+    looked at."""
+    calls, frontier = graph.calls, graph.frontier
+    rows = np.flatnonzero((calls.instance >= 0) & (calls.group < graph.pairs.base) & (calls.state < ENDED))
+    rows = rows[np.argsort(calls.instance[rows], kind="stable")]
+    if not len(rows):
+        return ()
+    op = frontier.tail_op[calls.rank[rows], calls.column[rows]]
+    count = frontier.tail_count[calls.rank[rows], calls.column[rows]].copy()
+    count[op == Op.ALL_TO_ALL] = NO_COUNT
+    instance = calls.instance[rows]
+    first = np.flatnonzero(np.diff(instance, prepend=-1))
+    nth = np.cumsum(np.diff(instance, prepend=-1) > 0) - 1
+    differs = (op != op[first][nth]) | (
+        (count != count[first][nth]) & (count >= 0) & (count[first][nth] >= 0)
+    )
+    found: dict[int, Mismatch] = {}
+    for one in np.unique(instance[differs]):
+        comm = int(graph.instances.group[one])
+        if comm not in found:
+            found[comm] = _judge(graph, int(one))
+    return tuple(found.values())
+
+
+def _judge(graph: WaitsFor, instance: int) -> Mismatch:
+    rows = np.flatnonzero(graph.calls.instance == instance)
+    sides: dict[Signature, list[int]] = {}
+    for row in rows:
+        sides.setdefault(_signature(graph, int(row)), []).append(int(graph.calls.rank[row]))
+    ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
+    ambiguous = len(ordered) > 1 and len(ordered[0][1]) == len(ordered[1][1])
+    if ambiguous:
+        votes = [_seen_elsewhere(graph, instance, side[1], side[0]) for side in ordered]
+        if len(ordered) == 2 and (votes[0] > 0) != (votes[1] > 0):
+            ambiguous = False
+            ordered = ordered if votes[0] else ordered[::-1]
+    usual, right = ordered[0]
+    odd = tuple(rank for _, ranks in ordered[1:] for rank in ranks)
+    misfit = _misfit(graph, instance, odd[0], right[0])
+    if ambiguous:
+        odd = tuple(sorted((*odd, *right)))
+    return Mismatch(instance, misfit, odd, ordered[1][0], usual, ambiguous)
+
+
+def _signature(graph: WaitsFor, row: int) -> Signature:
+    rank, column = graph.calls.rank[row], graph.calls.column[row]
+    return Signature(
+        Op(int(graph.frontier.tail_op[rank, column])), int(graph.frontier.tail_count[rank, column])
+    )
+
+
+def _series(graph: WaitsFor, rank: int, comm: int) -> dict[int, Signature]:
+    """seq → signature of one rank's tail calls on one communicator."""
+    rows = np.flatnonzero((graph.calls.rank == rank) & (graph.calls.group == comm))
+    return {int(graph.calls.seq[row]): _signature(graph, int(row)) for row in rows}
+
+
+def _misfit(graph: WaitsFor, instance: int, odd: int, right: int) -> Misfit:
+    comm, seq = int(graph.instances.group[instance]), int(graph.instances.seq[instance])
+    theirs, usual = _series(graph, odd, comm), _series(graph, right, comm)
+    here, there = theirs.get(seq), usual.get(seq)
+    next_here, next_there = theirs.get(seq + 1), usual.get(seq + 1)
+    assert here is not None
+    assert there is not None
+    if next_there is not None and here == next_there:
+        if next_here == there:
+            return Misfit.ORDER
+        later = [number for number in theirs if number > seq and number + 1 in usual]
+        if next_here is None or (later and all(theirs[number] == usual[number + 1] for number in later)):
+            # A rank that stops after the early call may have swapped two calls as well as left one out; its
+            # peers waited before they made the second.
+            return Misfit.SKIPPED if later or max(usual) > seq + 1 else Misfit.ORDER
+    if next_here is not None and next_here == there and here.op is not there.op:
+        return Misfit.ORDER
+    return Misfit.SIZE if here.op is there.op else Misfit.OPERATION
+
+
+def _seen_elsewhere(graph: WaitsFor, instance: int, ranks: list[int], signature: Signature) -> int:
+    """How often anybody else, or these ranks before, made this call after the same preceding one."""
+    calls, frontier = graph.calls, graph.frontier
+    comm, seq = int(graph.instances.group[instance]), int(graph.instances.seq[instance])
+    before = _series(graph, ranks[0], comm).get(seq - 1)
+    rows = np.flatnonzero(
+        (calls.group >= 0) & (calls.group < graph.pairs.base) & (calls.instance != instance)
+    )
+    rows = rows[np.lexsort((calls.seq[rows], calls.group[rows], calls.rank[rows]))]
+    op = frontier.tail_op[calls.rank[rows], calls.column[rows]]
+    count = frontier.tail_count[calls.rank[rows], calls.column[rows]]
+    same = (op == signature.op) & (count == signature.count)
+    if before is None:
+        return int(same.sum())
+    follows = np.zeros(len(rows), np.bool_)
+    key = calls.rank[rows] * (graph.pairs.base + 1) + calls.group[rows]
+    follows[1:] = (key[1:] == key[:-1]) & (op[:-1] == before.op) & (count[:-1] == before.count)
+    return int((same & follows).sum())
