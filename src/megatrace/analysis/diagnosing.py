@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 from megatrace.analysis import phases as phase_tables
 from megatrace.analysis import summary
 from megatrace.analysis.costs import tabulate_costs
+from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
+from megatrace.analysis.locate import Locator, communicator_names, with_peers
 from megatrace.analysis.phases import PhaseTable
+from megatrace.analysis.roles import Role
 from megatrace.analysis.slow import find_slow
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding, NextStep, Severity, Verdict
+from megatrace.model.frontier import Frontier
 from megatrace.model.trace import RankPlace, Trace
 from megatrace.units import format_ranks
 
@@ -62,19 +66,57 @@ def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None =
         work = tabulate_work(resolved, table)
         tell("slowness")
         findings = find_slow(resolved, table, work)
+    tell("hangs")
+    hang = _hangs(resolved, table, now)
     tell("verdict")
-    diagnosis = _conclude(resolved, table, work, findings)
+    diagnosis = _conclude(resolved, table, work, findings, hang)
     return Analysis(resolved, table, work, diagnosis)
 
 
+def _hangs(resolved: Resolved, table: PhaseTable | None, now: int | None) -> HangResult:
+    """Whether the job stands, from where every rank's calls end."""
+    trace = with_peers(resolved, table)
+    frontier = Frontier.from_events(trace.events, trace.communicators, trace.snapshot_at)
+    hints = Hints(
+        until=now,
+        ended_normally=_ended_normally(resolved),
+        names=communicator_names(trace.communicators, resolved.layout),
+    )
+    return find_hangs(
+        frontier,
+        resolved.layout,
+        where=Locator(resolved, table).where,
+        place_of=trace.place_of,
+        coverage=trace.coverage,
+        history=trace.events,
+        hints=hints,
+    )
+
+
+def _ended_normally(resolved: Resolved) -> bool | None:
+    """Whether every rank's calls end after an iteration: nothing of the next forward has begun anywhere."""
+    it = resolved.iterations
+    if it is None:
+        return None
+    last = np.flatnonzero(np.diff(it.rank, append=-1))
+    begun = np.cumsum(np.isin(resolved.role, (Role.TENSOR, Role.PIPELINE, Role.CONTEXT, Role.EXPERT)))
+    ends = np.asarray([resolved.trace.events.rows_of(int(rank)).stop for rank in it.rank[last]])
+    return bool(np.all(begun[ends - 1] == begun[it.row[last]])) if len(ends) else None
+
+
 def _conclude(
-    resolved: Resolved, table: PhaseTable | None, work: WorkTable | None, findings: Sequence[Finding]
+    resolved: Resolved,
+    table: PhaseTable | None,
+    work: WorkTable | None,
+    slow: Sequence[Finding],
+    hang: HangResult,
 ) -> Diagnosis:
+    findings = (*hang.findings, *slow)
     events = resolved.trace.events
     t0 = int(events.enqueue.min()) if len(events) else 0
     times, anchors = iteration_times(resolved, t0)
     numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
-    verdict, headline, next_steps, alternatives = _verdict(resolved, table, work, numbered, times)
+    verdict, headline, next_steps, alternatives = _verdict(resolved, table, work, numbered, times, hang)
     job = summary.job_summary(resolved, table, times, _baseline(resolved, work))
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
     drawn, group = _drawn(resolved, work, numbered)
@@ -139,12 +181,16 @@ def _verdict(
     work: WorkTable | None,
     findings: Sequence[Finding],
     times: NDArray[np.float64],
+    hang: HangResult,
 ) -> tuple[Verdict, str, tuple[NextStep, ...], tuple[str, ...]]:
     serious = [finding for finding in findings if finding.severity <= Severity.P2]
     for verdict in _ORDER:
         matching = [finding for finding in serious if finding.kind.verdict is verdict]
         if matching:
-            return verdict, matching[0].summary, _next_steps(matching[0]), ()
+            steps = hang.next_steps if verdict is Verdict.HANG else ()
+            return verdict, matching[0].summary, (*steps, *_next_steps(matching[0])), ()
+    if hang.undecidable:
+        return Verdict.UNDECIDABLE, hang.reason, hang.next_steps, ()
     reason = _blind(resolved, table, work, times)
     if reason is not None:
         return Verdict.UNDECIDABLE, *reason, ()

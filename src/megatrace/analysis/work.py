@@ -268,7 +268,7 @@ class _Measure:
         out: tuple[F8, F8, F8],
     ) -> None:
         """Calls inside the tasks of one stage in one iteration."""
-        task_of = _task_of_position(string, task_map)
+        task_of = task_of_position(string, task_map)
         positions = np.flatnonzero(task_of >= 0)
         n_tasks = out[0].shape[-1]
         shape = (*self.grid.shape[1:], n_tasks)
@@ -298,7 +298,7 @@ class _Measure:
         out[2][k, stage] = _sum_by_task(cost, tasks, n_tasks).reshape(shape)
 
 
-def _task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]:
+def task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]:
     """int64 [L]: the task in whose block an inner call stands, -1 for every other call."""
     task_of = np.full(len(string.op), -1, np.int64)
     inner = string.inner
