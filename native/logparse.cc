@@ -323,61 +323,111 @@ inline uint64_t eight_value(uint64_t word) {
   return (word & 0x0000FFFF0000FFFFu) * 42949672960001u >> 32;
 }
 
-// A decimal number of up to `most` digits; p ends behind it. False where there is none or it is longer.
-inline bool take_number(const char *&p, int most, uint64_t *value) {
-  const char *begin = p;
-  uint64_t sum = 0;
-  unsigned digit;
-  while ((digit = static_cast<unsigned char>(*p - '0')) < 10 && p - begin < most) {
-    sum = sum * 10 + digit;
-    ++p;
-  }
-  *value = sum;
-  return p != begin;
+// How many of the eight bytes are digits, from the first on.
+inline int leading_digits(uint64_t word) {
+  const uint64_t y = word ^ 0x3030303030303030u;
+  const uint64_t other = (y | (y + 0x0606060606060606u)) & 0xF0F0F0F0F0F0F0F0u;
+  return other == 0 ? 8 : __builtin_ctzll(other) >> 3;
 }
 
-inline bool take(const char *&p, const char *literal, size_t size) {
-  if (memcmp(p, literal, size) != 0) return false;
-  p += size;
+// A decimal number of up to 16 digits, all of them; p ends behind it. False where there is none.
+inline bool take_number(const char *&p, uint64_t *value) {
+  const uint64_t word = load8(p);
+  const int digits = leading_digits(word);
+  if (digits == 0) return false;
+  p += digits;
+  if (digits < 8) {
+    *value = eight_value((word ^ 0x3030303030303030u) << (64 - 8 * digits));
+    return true;
+  }
+  const uint64_t next = load8(p);
+  const int more = leading_digits(next);
+  p += more;
+  uint64_t sum = eight_value(word);
+  for (int i = 0; i < more; ++i) sum = sum * 10 + ((next >> (8 * i)) & 0xF);
+  *value = sum;
   return true;
 }
 
-template <size_t N> inline bool take(const char *&p, const char (&literal)[N]) { return take(p, literal, N - 1); }
+constexpr uint64_t keep_first(size_t bytes) { return bytes >= 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * bytes)) - 1; }
 
-inline bool take_name(const char *&p, uint8_t *op) {
-  const uint64_t head = load8(p);
-  const uint64_t five = head & 0xFFFFFFFFFFu;
-  switch (static_cast<char>(head)) {
-  case 'A':
-    if (memcmp(p, "AllReduce ", 10) == 0) { *op = 1; p += 10; return true; }
-    if (memcmp(p, "AllGather ", 10) == 0) { *op = 2; p += 10; return true; }
-    return false;
-  case 'S':
-    if (five != 0x20646E6553u) return false; // "Send "
-    *op = 6; p += 5;
-    return true;
-  case 'R':
-    if (five == 0x2076636552u) { *op = 7; p += 5; return true; } // "Recv "
-    if (memcmp(p, "Reduce", 6) != 0) return false;
-    if (p[6] == ' ') { *op = 5; p += 7; return true; }
-    if (memcmp(p + 6, "Scatter ", 8) == 0) { *op = 3; p += 14; return true; }
-    return false;
-  case 'B':
-    if (memcmp(p, "Broadcast ", 10) != 0) return false;
-    *op = 4; p += 10;
-    return true;
-  default: return false;
+// Up to 16 characters as the two words that load8 gives for their first and last eight: comparing them is two
+// instructions, where memcmp would be a call. Make them constexpr, or the words are built at run time.
+struct Literal {
+  uint64_t first = 0;
+  uint64_t last = 0;
+  size_t size = 0;
+
+  template <size_t N> constexpr Literal(const char (&text)[N]) : size(N - 1) { // NOLINT: meant to be implicit
+    static_assert(N > 1 && N <= 17, "two words hold 16 characters");
+    for (size_t i = 0; i < 8 && i < size; ++i) first |= uint64_t{static_cast<unsigned char>(text[i])} << (8 * i);
+    for (size_t i = 0; i < 8 && size > 8; ++i) last |= uint64_t{static_cast<unsigned char>(text[size - 8 + i])} << (8 * i);
   }
+};
+
+inline bool begins(const char *p, const Literal &literal) {
+  if (literal.size <= 8) return ((load8(p) ^ literal.first) & keep_first(literal.size)) == 0;
+  return ((load8(p) ^ literal.first) | (load8(p + literal.size - 8) ^ literal.last)) == 0;
+}
+
+inline bool take(const char *&p, const Literal &literal) {
+  if (!begins(p, literal)) return false;
+  p += literal.size;
+  return true;
+}
+
+constexpr Literal kSaveCount("[save_count ");
+constexpr Literal kClose("] ");
+constexpr Literal kCloseRank("] [Rank ");
+constexpr Literal kCloseFun("] Fun ");
+constexpr Literal kDataIs("Data ");
+constexpr Literal kStreamIs(" stream ");
+constexpr Literal kNullStream("(nil)");
+constexpr Literal kSeqIs(" opCount ");
+constexpr Literal kHashIs(" groupHash ");
+constexpr Literal kAllReduce("AllReduce ");
+constexpr Literal kAllGather("AllGather ");
+constexpr Literal kReduceScatter("ReduceScatter ");
+constexpr Literal kBroadcast("Broadcast ");
+constexpr Literal kReduce("Reduce ");
+constexpr Literal kSend("Send ");
+constexpr Literal kRecv("Recv ");
+
+inline bool take_name(const char *&p, const Literal &name, uint8_t code, uint8_t *op) {
+  if (!take(p, name)) return false;
+  *op = code;
+  return true;
+}
+
+// The names that training emits, with the blank behind them; others are for any_line.
+inline bool take_any_name(const char *&p, uint8_t *op) {
+  return take_name(p, kAllReduce, 1, op) || take_name(p, kSend, 6, op) || take_name(p, kRecv, 7, op) ||
+         take_name(p, kAllGather, 2, op) || take_name(p, kReduceScatter, 3, op) || take_name(p, kBroadcast, 4, op) ||
+         take_name(p, kReduce, 5, op);
+}
+
+// Eight lower-case hex digits, as %p prints them. False where one is not.
+inline bool eight_hex(uint64_t word, uint64_t *value) {
+  constexpr uint64_t ones = 0x0101010101010101u;
+  uint64_t digit = (word & (ones * 0x0F)) + ((word >> 6) & ones) * 9;
+  const uint64_t letter = ((digit + ones * 6) >> 4) & ones;
+  // The second term: "g" gives 16, which would pass as a letter of its own.
+  if (((digit + ones * '0' + letter * 0x27) ^ word) | (digit & (ones * 0xF0))) return false;
+  digit = (digit * 0x1001 >> 8) & 0x00FF00FF00FF00FFu;
+  digit = (digit * 0x1000001 >> 16) & 0x0000FFFF0000FFFFu;
+  *value = digit * 0x1000000000001u >> 32;
+  return true;
 }
 
 inline bool take_stream(const char *&p, uint64_t *stream) {
   if (*p == '(') {
     *stream = 0;
-    return take(p, "(nil)");
+    return take(p, kNullStream);
   }
   if (p[0] != '0' || p[1] != 'x') return false;
   const char *begin = p += 2;
   uint64_t sum = 0;
+  if (eight_hex(load8(p), &sum)) p += 8;
   unsigned digit;
   while ((digit = hex_value(*p)) < 16 && p - begin < 16) {
     sum = (sum << 4) | digit;
@@ -409,18 +459,57 @@ inline bool take_hash(const char *&p, uint64_t *hash) {
   return true;
 }
 
+// Texts of a pointer or a hash that were read before, with their value: a rank repeats a handful of them, and comparing
+// is cheaper than converting. Words are compared up to and including the character that ends the text, so equal words
+// are equal texts.
+struct Memo {
+  uint64_t head;
+  uint64_t middle; // under middle_mask
+  uint64_t tail;   // under tail_mask
+  uint64_t middle_mask;
+  uint64_t tail_mask;
+  uint64_t value;
+  uint64_t size; // 0 while empty
+};
+
+constexpr unsigned kMemos = 16; // a rank has 3 to 12 communicators
+
+template <bool (*convert)(const char *&, uint64_t *)>
+inline bool take_memo(Memo *memos, const char *&p, uint64_t *value) {
+  const uint64_t head = load8(p);
+  const uint64_t middle = load8(p + 8);
+  const uint64_t tail = load8(p + 16);
+  Memo &memo = memos[((head + middle) * 0x9E3779B97F4A7C15u) >> 60];
+  const uint64_t differ =
+      (memo.head ^ head) | (memo.middle ^ (middle & memo.middle_mask)) | (memo.tail ^ (tail & memo.tail_mask));
+  if (differ == 0 && memo.size != 0) {
+    *value = memo.value;
+    p += memo.size;
+    return true;
+  }
+  const char *begin = p;
+  if (!convert(p, value)) return false;
+  const size_t size = static_cast<size_t>(p - begin);
+  if (size >= 8 && size < 24) {
+    const uint64_t middle_mask = keep_first(size - 7);
+    const uint64_t tail_mask = size < 16 ? 0 : keep_first(size - 15);
+    memo = {head, middle & middle_mask, tail & tail_mask, middle_mask, tail_mask, *value, size};
+  }
+  return true;
+}
+
 // Reads one line as the writers lay it out, with single blanks, ended by "\n" or "\r\n". At least kCanonicalMax bytes
 // must be readable at p. Every step below moves at most: 31 + 22 + 18 + 4 + 14 + 5 + 19 + 8 + 18 + 9 + 19 + 11 + 21 + 2
 // = 201 bytes, and loads at most 8 beyond. False means "not this layout", never "not a call".
-inline bool canonical_line(const char *&at, Row *row) {
+inline bool canonical_line(const char *&at, Memo *memos, Row *row) {
   const char *p = at;
   uint64_t number = 0;
   uint8_t flags = 0;
   row->save_count = 0;
   if (p[0] != '[') return false;
   if (p[1] == 's') {
-    if (!take(p, "[save_count ") || !take_number(p, 9, &number) || !take(p, "] ")) return false;
-    row->save_count = static_cast<uint32_t>(number);
+    if (!take(p, kSaveCount) || !take_number(p, &number) || !take(p, kClose)) return false;
+    row->save_count = number > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(number);
     flags |= MEGATRACE_LINE_SAVE_COUNT;
   }
   const char *body = p;
@@ -435,19 +524,19 @@ inline bool canonical_line(const char *&at, Row *row) {
   if (seconds >= static_cast<uint64_t>(kInt64Max) / kNsPerSecond) return false;
   row->enqueue = static_cast<int64_t>(seconds * kNsPerSecond + eight_value(low) * 10 + last);
   p += 21;
-  if (!take(p, "] [Rank ") || !take_number(p, 9, &number)) return false;
+  if (!take(p, kCloseRank) || !take_number(p, &number) || number > INT32_MAX) return false;
   row->rank = static_cast<int32_t>(number);
-  if (!take(p, "] Fun ") || !take_name(p, &row->op) || !take(p, "Data ") || !take_number(p, 18, &number)) return false;
+  if (!take(p, kCloseFun) || !take_any_name(p, &row->op) || !take(p, kDataIs) || !take_number(p, &number)) return false;
   row->count = static_cast<int64_t>(number);
-  if (!take(p, " stream ") || !take_stream(p, &row->stream)) return false;
+  if (!take(p, kStreamIs) || !take_memo<take_stream>(memos, p, &row->stream)) return false;
   row->seq = -1;
   row->group_hash = 0;
   if (*p == ' ') {
-    if (!take(p, " opCount ") || !take_number(p, 18, &number)) return false;
+    if (!take(p, kSeqIs) || !take_number(p, &number)) return false;
     row->seq = static_cast<int64_t>(number);
     flags |= MEGATRACE_LINE_SEQ;
     if (*p == ' ') {
-      if (!take(p, " groupHash ") || !take_hash(p, &row->group_hash)) return false;
+      if (!take(p, kHashIs) || !take_memo<take_hash>(memos + kMemos, p, &row->group_hash)) return false;
       flags |= MEGATRACE_LINE_HASH;
     }
   }
@@ -462,16 +551,16 @@ inline bool canonical_line(const char *&at, Row *row) {
   return true;
 }
 
-inline void store(const megatrace_log_columns *out, uint64_t i, const Row &row) {
-  out->rank[i] = row.rank;
-  out->op[i] = row.op;
-  out->count[i] = row.count;
-  out->stream[i] = row.stream;
-  out->seq[i] = row.seq;
-  out->group_hash[i] = row.group_hash;
-  out->enqueue[i] = row.enqueue;
-  out->save_count[i] = row.save_count;
-  out->flags[i] = row.flags;
+inline void store(const megatrace_log_columns &out, uint64_t i, const Row &row) {
+  out.rank[i] = row.rank;
+  out.op[i] = row.op;
+  out.count[i] = row.count;
+  out.stream[i] = row.stream;
+  out.seq[i] = row.seq;
+  out.group_hash[i] = row.group_hash;
+  out.enqueue[i] = row.enqueue;
+  out.save_count[i] = row.save_count;
+  out.flags[i] = row.flags;
 }
 
 } // namespace
@@ -485,16 +574,26 @@ void megatrace_log_parse(const char *text, uint64_t length, const megatrace_log_
   const char *const end = text + length;
   uint64_t rows = 0;
   uint64_t rejects = 0;
+  Memo memos[2 * kMemos] = {};
+  unsigned flags_or = 0;
+  unsigned flags_and = 0xFF;
   while (rows < out.row_capacity && rejects < out.reject_capacity) {
-    Row row;
-    if (static_cast<size_t>(end - p) >= kCanonicalMax && canonical_line(p, &row)) {
-      store(&out, rows++, row);
-      continue;
+    if (static_cast<size_t>(end - p) >= kCanonicalMax) {
+      Row row; // one of its own: its address is not passed on, so it stays in registers
+      if (canonical_line(p, memos, &row)) {
+        flags_or |= row.flags;
+        flags_and &= row.flags;
+        store(out, rows++, row);
+        continue;
+      }
     }
     const char *newline = p == end ? nullptr : static_cast<const char *>(memchr(p, '\n', static_cast<size_t>(end - p)));
     if (newline == nullptr) break;
+    Row row;
     if (any_line(p, static_cast<size_t>(newline - p), &row)) {
-      store(&out, rows++, row);
+      flags_or |= row.flags;
+      flags_and &= row.flags;
+      store(out, rows++, row);
     } else {
       out.reject_line[rejects] = static_cast<int64_t>(rows + rejects);
       out.reject_offset[rejects] = static_cast<int64_t>(p - text);
@@ -502,9 +601,9 @@ void megatrace_log_parse(const char *text, uint64_t length, const megatrace_log_
     }
     p = newline + 1;
   }
-  *result = {rows, rejects, rows + rejects, static_cast<uint64_t>(p - text)};
+  *result = {rows, rejects, static_cast<uint64_t>(p - text), flags_or, flags_and};
 }
 
-uint32_t megatrace_abi_version(void) { return 1; }
+uint32_t megatrace_abi_version(void) { return 2; }
 
 } // extern "C"

@@ -46,12 +46,13 @@ typedef struct megatrace_log_columns {
   uint64_t reject_capacity;
 } megatrace_log_columns;
 
-/* What one call did. rows + rejects == lines. */
+/* What one call did. */
 typedef struct megatrace_log_result {
   uint64_t rows;
-  uint64_t rejects;
-  uint64_t lines;
-  uint64_t consumed; /* bytes up to and including the last newline that was handled */
+  uint64_t rejects;   /* rows + rejects lines were handled */
+  uint64_t consumed;  /* bytes up to and including the last newline that was handled */
+  uint64_t flags_or;  /* bits that some row has */
+  uint64_t flags_and; /* bits that all rows have; 0xFF where there are none */
 } megatrace_log_result;
 
 /* Parses the complete lines of text (those that end in '\n'). Stops early, after a whole line, when a column is full;

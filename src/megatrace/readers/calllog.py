@@ -64,6 +64,11 @@ class CallLogReader:
         self._interner = Interner()
         self._files: list[FileReport] = []
 
+    @property
+    def rows(self) -> int:
+        """Calls read so far, over all files."""
+        return self._table.rows
+
     def refuses(self, head: bytes) -> str | None:
         """A head is taken if a line of it has a rank in brackets, or if it is the beginning of a first
         line."""
@@ -79,7 +84,7 @@ class CallLogReader:
         self._files.append(report)
         self._table.begin_file()
         have, too_long = 0, False
-        while got := source.readinto(self._buffer.view[have:]):
+        while got := self._fill(source, have):
             report.size += got
             have += got
             start = 0
@@ -99,6 +104,13 @@ class CallLogReader:
             self._tail(report, self._buffer.text[:have].tobytes())
         report.rows = self._table.rows - report.first_row
         report.damage = source.damage
+
+    def _fill(self, source: Source, have: int) -> int:
+        """Reads until the buffer is full or the file ends: parsing many lines at once costs less per line."""
+        view, begin = self._buffer.view, have
+        while have < len(view) and (got := source.readinto(view[have:])):
+            have += got
+        return have - begin
 
     def _parse(self, report: FileReport, at: int, have: int) -> int:
         """Parses the complete lines of the buffer from ``at`` on; where they end."""
@@ -128,13 +140,13 @@ class CallLogReader:
             return
         block: Columns = {name: out.columns[name][:rows].copy() for name in _KEPT}
         flags = block["flags"]
-        low, high = int(flags.min()), int(flags.max())
-        if low == high:
-            report.layouts.add(_layout(low))
+        some, every = parsed.flags_or, parsed.flags_and
+        if some == every:
+            report.layouts.add(_layout(some))
         else:
             report.layouts.update(_layout(value) for value in np.unique(flags).tolist())
         hashes: NDArray[Any] = out.columns["group_hash"][:rows]
-        block["group"] = self._interner.codes(hashes, flags)
+        block["group"] = self._interner.codes(hashes, flags, some, every)
         self._table.append(block)
 
     def _refuse(self, report: FileReport, lines: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:

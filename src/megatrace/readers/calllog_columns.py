@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-BLOCK = 1 << 18
+BLOCK = 1 << 19
 """Bytes read at a time. The block and its columns stay in a core's second-level cache (1 MB on current
 servers)."""
 MARGIN = 64
@@ -69,6 +69,10 @@ class Parsed:
     rows: int
     rejects: int
     consumed: int
+    flags_or: int
+    """bits that some row has"""
+    flags_and: int
+    """bits that all rows have; 0xFF where there are none"""
 
     @property
     def lines(self) -> int:

@@ -22,58 +22,73 @@ FIRST_PARTIAL = -2
 ENOUGH_DIGITS = 10
 """Ten decimal digits tell 100,000 communicators apart with a chance of error below one in a thousand for
 any of them (n / 10^9 for the leading digits of 64-bit hashes); the largest jobs have some 10,000."""
-_RECENT = 24
-"""Hashes tried one by one before sorting: more than a rank's communicators in any layout."""
+_TABLE_BITS = 12
+"""4,096 slots for the few communicators that the rows of one block name: collisions are rare and harmless."""
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: its multiples spread over the high bits."""
+_SHIFT = np.uint64(64 - _TABLE_BITS)
+_CUT_SHIFT = np.uint64(_TABLE_BITS - 1)
+"""Takes ``Flag.HASH_CUT`` (bit 1) to the bit above the slots."""
 
 Codes = NDArray[np.int32]
 Hashes = NDArray[np.uint64]
 
 
 class Interner:
-    """Gives each distinct hash a number, in order of appearance."""
+    """Gives each distinct hash a number, in order of appearance.
+
+    Rows find their code in a direct-mapped table, two array look-ups a row; what is not there (a new hash, or
+    two that share a slot) goes through a dict and takes the slot.
+    """
 
     def __init__(self) -> None:
         self.hashes: list[int] = []
         self.partials: list[int] = []
         self._code: dict[tuple[bool, int], int] = {}
-        self._recent: list[tuple[int, int]] = []
+        self._keys: Hashes = np.zeros(2 << _TABLE_BITS, np.uint64)
+        self._codes: Codes = np.full(2 << _TABLE_BITS, NO_HASH, np.int32)
 
-    def codes(self, hashes: Hashes, flags: NDArray[np.uint8]) -> Codes:
-        """One code per row. A new array."""
-        both = np.uint8(Flag.HASH | Flag.HASH_CUT)
-        kinds = flags & both
-        low, high = int(kinds.min()), int(kinds.max())
-        if high == 0:
+    def codes(self, hashes: Hashes, flags: NDArray[np.uint8], some: int, every: int) -> Codes:
+        """One code per row, a new array. ``some`` and ``every`` are all flags or-ed and and-ed."""
+        both = int(Flag.HASH | Flag.HASH_CUT)
+        if not some & both:
             return np.full(len(hashes), NO_HASH, np.int32)
-        if low == high == Flag.HASH:
-            return self._whole(hashes)
-        codes = np.full(len(hashes), NO_HASH, np.int32)
-        whole = kinds == np.uint8(Flag.HASH)
-        codes[whole] = self._whole(hashes[whole])
-        cut = kinds == np.uint8(Flag.HASH_CUT)
-        values, places = np.unique(hashes[cut], return_inverse=True)
-        codes[cut] = np.array([self._number(int(v), cut=True) for v in values], np.int32)[places]
+        slots = (hashes * _MIX) >> _SHIFT
+        if some & Flag.HASH_CUT:  # cut ones have the second half of the table
+            cut = flags & np.uint8(Flag.HASH_CUT)
+            slots |= cut.astype(np.uint64) << _CUT_SHIFT
+        places: NDArray[np.int64] = slots.view(np.int64)
+        codes = self._codes.take(places)
+        known = self._keys.take(places) == hashes
+        known &= codes != NO_HASH
+        if not known.all():
+            self._learn(hashes, flags, places, codes, np.flatnonzero(~known))
+        if not (every & both):
+            codes[(flags & np.uint8(both)) == 0] = NO_HASH
         return codes
 
-    def _whole(self, hashes: Hashes) -> Codes:
-        codes = np.full(len(hashes), NO_HASH, np.int32)
-        left = len(hashes)
-        for value, code in self._recent:
-            hit = hashes == np.uint64(value)
-            found = int(np.count_nonzero(hit))
-            if found:
-                np.copyto(codes, np.int32(code), where=hit)
-                left -= found
-            if not left:
-                return codes
-        rest = np.flatnonzero(codes == NO_HASH)
-        values, places, counts = np.unique(hashes[rest], return_inverse=True, return_counts=True)
-        numbers = np.array([self._number(int(value), cut=False) for value in values], np.int32)
-        codes[rest] = numbers[places]
-        often = np.argsort(-counts, kind="stable")[:_RECENT]
-        new = [(int(values[k]), int(numbers[k])) for k in often]
-        self._recent = (new + self._recent)[:_RECENT]
-        return codes
+    def _learn(
+        self,
+        hashes: Hashes,
+        flags: NDArray[np.uint8],
+        places: NDArray[np.int64],
+        codes: Codes,
+        rows: NDArray[np.int64],
+    ) -> None:
+        """Codes for the given rows, which the table does not have."""
+        kinds = flags[rows] & np.uint8(Flag.HASH | Flag.HASH_CUT)
+        for kind in (Flag.HASH, Flag.HASH_CUT):
+            mine = rows[kinds == np.uint8(kind)]
+            if not len(mine):
+                continue
+            values, first, back = np.unique(hashes[mine], return_index=True, return_inverse=True)
+            numbers = np.zeros(len(values), np.int32)
+            for at in np.argsort(first).tolist():
+                numbers[at] = self._number(int(values[at]), cut=kind is Flag.HASH_CUT)
+            codes[mine] = numbers[back]
+            slots = places[mine[first]]
+            self._keys[slots] = values
+            self._codes[slots] = numbers
 
     def _number(self, value: int, *, cut: bool) -> int:
         code = self._code.get((cut, value))

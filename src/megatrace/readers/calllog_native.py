@@ -24,7 +24,7 @@ class _Columns(ctypes.Structure):
 
 
 class _Result(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("rows", "rejects", "lines", "consumed")]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("rows", "rejects", "consumed", "flags_or", "flags_and")]
 
 
 class NativeParser:
@@ -53,7 +53,7 @@ class NativeParser:
             raise ValueError(f"bytes {start}:{stop} of a buffer of {len(buffer)}")
         result = self._result
         self._parse(buffer.address + start, stop - start, *self._addresses)
-        return Parsed(int(result.rows), int(result.rejects), int(result.consumed))
+        return Parsed(result.rows, result.rejects, result.consumed, result.flags_or, result.flags_and)
 
 
 def native_parser() -> NativeParser | None:

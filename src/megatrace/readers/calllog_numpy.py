@@ -92,47 +92,62 @@ def _hexadecimal(word: Words, keep: Words) -> tuple[Words, Words]:
     return value, wrong
 
 
+class _Loader:
+    """Loads words from any byte of a text."""
+
+    def __init__(self, whole: NDArray[np.uint8]) -> None:
+        self.whole = whole
+        self._at = [
+            as_strided(whole[:size].view(f"V{size}"), shape=(len(whole) - size + 1,), strides=(1,))
+            for size in (8, 16, 24)
+        ]
+
+    def __call__(self, at: Index, words: int) -> Words:
+        """Shape (len(at), words), or (len(at),) for one word."""
+        loaded: Words = self._at[words - 1][at].view(np.uint64)
+        return loaded.reshape(-1, words) if words > 1 else loaded
+
+
 class _Lines:
     """Lines of one shape: the same tokens, not the same lengths.
 
-    ``start`` is the place of each line's first byte, ``ends[j]`` that of the separator behind its token
-    j. ``ok`` is what the checks so far leave.
+    ``start`` is the place of each line's first byte, ``ends[j]`` that of the separator behind its token j.
+    ``ok`` is what the checks so far leave.
     """
 
-    def __init__(self, whole: NDArray[np.uint8], start: Index, ends: Index) -> None:
-        self.whole = whole
+    def __init__(self, load: _Loader, start: Index, ends: Index) -> None:
+        self.load = load
         self.start = start
         self.ends = ends
         self.ok: Mask = np.ones(len(start), np.bool_)
 
-    def load(self, at: Index, words: int) -> Words:
-        """Shape (len(at), words), or (len(at),) for one: words from any byte of the text."""
-        size = 8 * words
-        view = as_strided(
-            self.whole[:size].view(f"V{size}"), shape=(len(self.whole) - size + 1,), strides=(1,)
-        )
-        loaded = view[at].view(np.uint64)
-        return loaded.reshape(-1, words) if words > 1 else loaded
-
     def need(self, condition: Mask) -> None:
         self.ok &= condition
 
-    def literal(self, at: Index, text: str) -> Words:
-        """Checks up to eight characters; returns the word loaded."""
-        word = self.load(at, 1)
-        self.need((word & _KEEP_FIRST[len(text)] if len(text) < 8 else word) == _w(text))
-        return word
+    def literal(self, at: Index, text: str) -> None:
+        """Checks up to eight characters."""
+        self.need((self.load(at, 1) & _KEEP_FIRST[len(text)]) == _w(text))
 
-    def number(self, begin: Index, end: Index, closing: str = "") -> Words:
-        """Up to 8 digits (7 with a closing character, which is then the one before ``end``), else not ok."""
-        word = self.load(end - 8, 1)
-        size = end - begin
+    def labelled(self, at: Index, label: str, end: Index, *, closing: bool = False) -> Words:
+        """A label of up to eight characters, then up to 8 digits, then perhaps "]": else not ok.
+
+        The label leaves room for 16 - its length in the two words that are loaded.
+        """
+        skip = len(label)
+        words = self.load(at, 2)
+        first, y = words[:, 0], words[:, 1]
+        self.need((first & _KEEP_FIRST[skip]) == _w(label))
+        if skip < 8:
+            y = (first >> _u(8 * skip)) | (y << _u(64 - 8 * skip))
+        size = end - at
+        size -= skip + closing
+        most = 7 if closing else 8
+        shift = ((most - size) << 3).view(np.uint64)  # one digit: its byte must go to the last place
+        self.need(shift <= _u(8 * (most - 1)))  # also of negative ones, which are large as unsigned
+        y = (y ^ _ZEROS) << (shift & _u(63))
         if closing:
-            self.need(word >> _u(56) == _w(closing))
-            word = word << _u(8)
-            size -= 1
-        self.need((size >= 1) & (size <= 8 - len(closing)))
-        y = (word ^ _ZEROS) & _KEEP_LAST.take(size, mode="clip")
+            self.need((y >> _u(56)) == _u(ord("]") ^ ord("0")))
+            y <<= _u(8)
         self.need(_not_digits(y) == 0)
         return _decimal(y)
 
@@ -176,10 +191,13 @@ class _Lines:
         self.need(op != 0)
         return op
 
-    def count(self, begin: Index, end: Index) -> Words:
-        size = end - begin
-        if not len(size) or int(size.max()) <= 8:
-            return self.number(begin, end)
+    def count(self, at: Index, label: str, end: Index) -> Words:
+        """A label and up to 16 digits."""
+        size = end - at
+        size -= len(label)
+        if int(size.max(initial=0)) <= 8:
+            return self.labelled(at, label, end)
+        self.literal(at, label)
         self.need((size >= 1) & (size <= 16))
         high, low = self.long_number(end, size, 2)
         return high * _u(10**8) + low
@@ -200,7 +218,7 @@ class _Lines:
         return value
 
     def hash(self, begin: Index, end: Index) -> Words:
-        negative = self.whole[begin] == ord("-")
+        negative = self.load.whole[begin] == ord("-")
         size = end - begin - negative
         self.need((size >= 1) & (size <= 20))
         high, middle, low = self.long_number(end, size, 3)
@@ -217,32 +235,28 @@ class _Lines:
         flags = np.zeros(n, np.uint8)
         begin, save_count = self.start, np.zeros(n, np.uint32)
         if saved:
-            self.literal(begin, "[save_co")
-            self.literal(begin + 8, "unt ")
-            save_count = self.number(begin + 12, ends[1], "]").astype(np.uint32)
+            self.literal(begin, "[save")
+            save_count = self.labelled(begin + 5, "_count ", ends[1], closing=True).astype(np.uint32)
             flags |= np.uint8(Flag.SAVE_COUNT)
             begin, ends = ends[1] + 1, ends[2:]
         has_seq, has_hash = _SHAPES[len(ends)]
         columns: dict[str, NDArray[Any]] = {"save_count": save_count}
         columns["enqueue"] = self.timestamp(begin, ends[0]).view(np.int64)
-        self.literal(ends[0] + 1, "[Rank ")
-        columns["rank"] = self.number(ends[1] + 1, ends[2], "]").astype(np.int32)
+        columns["rank"] = self.labelled(ends[0] + 1, "[Rank ", ends[2], closing=True).astype(np.int32)
         columns["op"] = self.op(ends[2] + 1, ends[4] - ends[3] - 1)
-        self.literal(ends[4] + 1, "Data ")
-        columns["count"] = self.count(ends[5] + 1, ends[6]).view(np.int64)
+        columns["count"] = self.count(ends[4] + 1, "Data ", ends[6]).view(np.int64)
         self.literal(ends[6] + 1, "stream ")
         columns["stream"] = self.stream(ends[7] + 1, ends[8])
         size = ends[-1] - begin
         cut = (size == BODY_LIMITS[0]) | (size == BODY_LIMITS[1])
         if has_seq:
-            self.literal(ends[8] + 1, "opCount ")
-            columns["seq"] = self.count(ends[9] + 1, ends[10]).view(np.int64)
+            columns["seq"] = self.count(ends[8] + 1, "opCount ", ends[10]).view(np.int64)
             flags |= np.uint8(Flag.SEQ)
         else:
             columns["seq"] = np.full(n, NO_SEQ, np.int64)
         if has_hash:
-            self.literal(ends[10] + 1, "groupHas")
-            self.literal(ends[10] + 9, "h ")
+            words = self.load(ends[10] + 1, 2)
+            self.need((words[:, 0] == _w("groupHas")) & ((words[:, 1] & _u(0xFFFF)) == _w("h ")))
             columns["group_hash"] = self.hash(ends[11] + 1, ends[12])
             flags |= np.where(cut, np.uint8(Flag.HASH_CUT), np.uint8(Flag.HASH))
         else:
@@ -259,26 +273,28 @@ class NumpyParser:
 
     def __init__(self, out: ColumnBuffer | None = None) -> None:
         self.out = ColumnBuffer() if out is None else out
+        self._load: _Loader | None = None
 
     def parse(self, buffer: TextBuffer, start: int, stop: int) -> Parsed:
         """See `Parser`."""
-        whole, base = buffer.whole, MARGIN + start
-        text = whole[base : MARGIN + stop]
+        if self._load is None or self._load.whole is not buffer.whole:
+            self._load = _Loader(buffer.whole)
+        base = MARGIN + start
+        text = buffer.whole[base : MARGIN + stop]
         newline = text == ord("\n")
         lines = int(np.count_nonzero(newline))
         if not lines:
-            return Parsed(0, 0, 0)
+            return Parsed(0, 0, 0, 0, 0xFF)
         separator = text == ord(" ")
         separator |= newline
         ends = np.flatnonzero(separator)
         ends += base
-        last = np.flatnonzero(whole[ends] == ord("\n"))
-        last = last[: self.out.row_capacity]
-        return self._lines(whole, base, ends, last)
+        last = np.flatnonzero(buffer.whole[ends] == ord("\n"))
+        return self._lines(self._load, base, ends, last[: self.out.row_capacity])
 
-    def _lines(self, whole: NDArray[np.uint8], base: int, ends: Index, last: Index) -> Parsed:
+    def _lines(self, load: _Loader, base: int, ends: Index, last: Index) -> Parsed:
         """``last[i]`` is the index in ``ends`` of line i's newline."""
-        n = len(last)
+        n, whole = len(last), load.whole
         stops = ends[last]
         starts = np.empty(n, np.int64)
         starts[0] = base
@@ -287,9 +303,12 @@ class NumpyParser:
         saved = whole[starts + 1] == ord("s")
         good = np.zeros(n, np.bool_)
         for size, with_save, rows in _shapes(tokens, saved):
-            places = ends[last[rows] - np.arange(size - 1, -1, -1)[:, None]]
+            if isinstance(rows, slice):
+                places = np.ascontiguousarray(ends[: n * size].reshape(n, size).T)
+            else:
+                places = ends[last[rows] - np.arange(size - 1, -1, -1)[:, None]]
             places[-1] -= whole[places[-1] - 1] == ord("\r")
-            shape = _Lines(whole, starts[rows], places)
+            shape = _Lines(load, starts[rows], places)
             for name, values in shape.read(with_save).items():
                 self.out.columns[name][rows] = values
             good[rows] = shape.ok
@@ -313,7 +332,11 @@ class NumpyParser:
                 column[: len(kept)] = column[kept]
             self.out.reject_line[: len(refused)] = refused
             self.out.reject_offset[: len(refused)] = starts[refused] - base
-        return Parsed(n - len(refused), len(refused), int(stops[n - 1]) + 1 - base)
+        rows = n - len(refused)
+        flags: Any = self.out.columns["flags"][:rows]
+        some = int(np.bitwise_or.reduce(flags)) if rows else 0
+        every = int(np.bitwise_and.reduce(flags)) if rows else 0xFF
+        return Parsed(rows, len(refused), int(stops[n - 1]) + 1 - base, some, every)
 
 
 def _shapes(tokens: Index, saved: Mask) -> Iterator[tuple[int, bool, Index | slice]]:
