@@ -47,6 +47,12 @@ class Cluster:
         flat = np.ravel_multi_index(tuple(inner), self.shape)
         return np.stack([stage, flat], axis=1).astype(np.int64)
 
+    @cached_property
+    def experts(self) -> NDArray[np.int64]:
+        """int64 [groups, ep]: flat indices within a stage of the members of its expert groups."""
+        ranks = np.moveaxis(self.layout.expert_grid()[0], 1, -1).reshape(-1, self.layout.ep)
+        return np.asarray(self.place_of[ranks, 1])
+
     def locate(self, rank: int) -> tuple[int, int]:
         """(stage, flat index in the stage's arrays) of a rank."""
         stage, flat = self.place_of[rank]
@@ -61,9 +67,9 @@ class Cluster:
         if channel is Channel.DATA:
             return _everywhere(values.max(axis=(0, 1), keepdims=True), values.shape)
         if channel is Channel.EXPERT:
-            dp, cp, tp = values.shape
-            cut = values.reshape(dp * cp // self.layout.ep, self.layout.ep, tp)
-            return _everywhere(cut.max(axis=1, keepdims=True), cut.shape).reshape(values.shape)
+            out = np.empty(values.size)
+            out[self.experts] = values.reshape(-1)[self.experts].max(axis=1, keepdims=True)
+            return out.reshape(values.shape)
         raise ValueError(f"channel {channel.value} spans stages")
 
     def reduce_for(self, channel: Channel, values: F8) -> F8:

@@ -133,7 +133,8 @@ class _Megatron:
         label = after or Label(Phase.OTHER)
         if after is not None:
             # The input gradient is ready with the last all-reduce; weight gradients may still be running.
-            until = Until.DEVICE if after.phase is Phase.FORWARD else Until.LAST_CALL
+            reduced = after.phase is Phase.BACKWARD and self.s.tp > 1
+            until = Until.LAST_CALL if reduced else Until.DEVICE
             yield Wait(label, until)
         messages = []
         for step in group:
