@@ -51,7 +51,9 @@ def signatures(events: Events, ordinal: NDArray[np.int64]) -> NDArray[np.int64]:
     return mixed.astype(np.int64)
 
 
-def anchor_rows(events: Events, signature: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[int, AnchorRule]]:
+def anchor_rows(
+    events: Events, signature: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], dict[int, AnchorRule]]:
     """(rows of anchor calls ascending, the rule of each rank that has one)."""
     count = events.count if events.count is not None else np.full(len(events), LIGHT_COUNT + 1, np.int64)
     heavy = count > LIGHT_COUNT

@@ -151,7 +151,11 @@ def _places(resolved: Resolved) -> tuple[RankPlace, ...]:
 def _baseline(resolved: Resolved, work: WorkTable | None) -> str | None:
     if work is None:
         return None
-    return "own past + peers" if work.group.shape[2] * (work.group.shape[3] if work.by_rank else 1) > 2 else "own past"
+    return (
+        "own past + peers"
+        if work.group.shape[2] * (work.group.shape[3] if work.by_rank else 1) > 2
+        else "own past"
+    )
 
 
 def _drawn(
@@ -208,7 +212,9 @@ def _blind(
     seen = len(resolved.trace.events.ranks())
     if resolved.iterations is None:
         text = f"cannot tell: the calls of {seen} rank{'s' if seen != 1 else ''} show no repeating iteration"
-        return text, (NextStep("collect at least three whole iterations", "nothing can be compared with itself"),)
+        return text, (
+            NextStep("collect at least three whole iterations", "nothing can be compared with itself"),
+        )
     if resolved.layout is None or table is None:
         missing = resolved.trace.coverage.ranks_missing
         lacking = f"; the logs of ranks {format_ranks(missing)} are missing" if missing else ""
@@ -222,7 +228,9 @@ def _blind(
             NextStep("add the logs of the other ranks", "who works and who waits shows only between ranks"),
         )
     if work is None or np.isnan(work.group).all():
-        return "cannot tell: no whole iteration was seen", (NextStep("collect longer", "one whole iteration is needed"),)
+        return "cannot tell: no whole iteration was seen", (
+            NextStep("collect longer", "one whole iteration is needed"),
+        )
     return None
 
 

@@ -80,9 +80,7 @@ class GroupLookup:
     def __init__(self, layout: ParallelLayout) -> None:
         self.layout = layout
         self._grid = layout.grid()
-        self._expert = self._grid.reshape(
-            layout.pp, layout.dp * layout.cp // layout.ep, layout.ep, layout.tp
-        )
+        self._expert = self._grid.reshape(layout.pp, layout.dp * layout.cp // layout.ep, layout.ep, layout.tp)
         place = np.empty((layout.world_size, 4), np.int32)
         place[self._grid.reshape(-1)] = np.indices(self._grid.shape).reshape(4, -1).T
         self._place = place

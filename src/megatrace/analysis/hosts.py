@@ -66,12 +66,16 @@ def normal_on_good_hosts(costs: Costs, starved: NDArray[np.bool_]) -> F8:
     if not places.any() or places.all():
         return normal
     schedule = costs.graph.schedule
-    phases = [np.asarray([task.phase is Phase.FORWARD for task in schedule.tasks(s)]) for s in range(schedule.pp)]
+    phases = [
+        np.asarray([task.phase is Phase.FORWARD for task in schedule.tasks(s)]) for s in range(schedule.pp)
+    ]
     for forward in (True, False):
         pool = [costs.work[:, s][:, ~places[s]][..., phases[s] == forward] for s in range(schedule.pp)]
         values = np.concatenate([part.reshape(len(costs.work), -1) for part in pool], axis=1)
         level = np.median(values, axis=1)
         for s in range(schedule.pp):
             chosen = places[s][None, :, :, None] & (phases[s] == forward)[None, None, None, :]
-            normal[:, s] = np.where(chosen, np.minimum(normal[:, s], level[:, None, None, None]), normal[:, s])
+            normal[:, s] = np.where(
+                chosen, np.minimum(normal[:, s], level[:, None, None, None]), normal[:, s]
+            )
     return normal

@@ -181,7 +181,12 @@ def _same(a: ParallelLayout, b: ParallelLayout) -> bool:
 
 
 def _contradictions(job: JobConfig, layout: ParallelLayout, checked: int) -> tuple[str, ...]:
-    words = {"tensor": "tensor groups", "pipeline": "pipelines", "data": "data groups", "context": "context groups"}
+    words = {
+        "tensor": "tensor groups",
+        "pipeline": "pipelines",
+        "data": "data groups",
+        "context": "context groups",
+    }
     result: list[str] = []
     for size, key in _DECLARED:
         declared = getattr(job, key)
@@ -208,7 +213,8 @@ def _groups(
         entry[1][int(role[i])] += 1
         found[int(channels.key[i])] = (group, entry[1], entry[2] + int(total[i]))
     return [
-        Group(group, Role(int(np.argmax(votes))), calls // len(group)) for group, votes, calls in found.values()
+        Group(group, Role(int(np.argmax(votes))), calls // len(group))
+        for group, votes, calls in found.values()
     ]
 
 

@@ -81,9 +81,7 @@ def number_iterations(events: Events, channels: Channels, anchors: I8, gap_rows:
     )
 
 
-def _numbers_of_rank(
-    events: Events, channels: Channels, part: slice, rows: I8, gaps: I8
-) -> tuple[I8, bool]:
+def _numbers_of_rank(events: Events, channels: Channels, part: slice, rows: I8, gaps: I8) -> tuple[I8, bool]:
     """(iteration of each anchor of one rank, whether 0 is proven to be the job's first)."""
     counter = _counter_at(events, channels, part, rows)
     step = np.ones(len(rows), np.int64)

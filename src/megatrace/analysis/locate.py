@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable, main_strings
 from megatrace.analysis.roles import Role
-from megatrace.analysis.templates import CallString, TaskMap, map_tasks
+from megatrace.analysis.templates import CallString, TaskMap
 from megatrace.analysis.work import task_of_position
 from megatrace.model.events import NO_PEER, Op
 from megatrace.model.finding import Where
@@ -212,8 +212,10 @@ def _aligned_batches(
     return result
 
 
-def communicator_names(communicators: tuple[Communicator, ...], layout: ParallelLayout | None) -> tuple[str | None, ...]:
-    """"TP group 188 of stage 2" for communicators that are groups of an axis; else the source's own name."""
+def communicator_names(
+    communicators: tuple[Communicator, ...], layout: ParallelLayout | None
+) -> tuple[str | None, ...]:
+    """ "TP group 188 of stage 2" for communicators that are groups of an axis; else the source's own name."""
     if layout is None:
         return tuple(comm.name for comm in communicators)
     stage_of = layout.stages()

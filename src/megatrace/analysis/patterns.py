@@ -127,7 +127,9 @@ def _everywhere(costs: Costs) -> tuple[list[Pattern], Costs]:
     if together.sum() < 2:
         return [], costs
     relative = costs.relative_to(np.array(own))
-    lost = np.where(together, relative.makespan(costs.work, costs.comm, costs.transfer) - relative.ideal(), 0.0)
+    lost = np.where(
+        together, relative.makespan(costs.work, costs.comm, costs.transfer) - relative.ideal(), 0.0
+    )
     if lost.max() < COUNTS * costs.usual:
         return [], costs
     part = float(np.mean(share[together] >= COUNTS / 2))
@@ -135,4 +137,6 @@ def _everywhere(costs: Costs) -> tuple[list[Pattern], Costs]:
     shift = 1 + np.median(share, axis=(1, 2, 3))[:, None, None, None, None]
     normal = np.where(together[:, None, None, None, None], own * shift, costs.normal)
     ratio = 1 + float(np.median(share[together]))
-    return [Pattern(Kind.SLOW_UNIFORM, None, np.maximum(lost, 0.0), text, ratio)], replace(costs, normal=normal)
+    return [Pattern(Kind.SLOW_UNIFORM, None, np.maximum(lost, 0.0), text, ratio)], replace(
+        costs, normal=normal
+    )

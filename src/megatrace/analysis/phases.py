@@ -149,7 +149,11 @@ def _candidates(resolved: Resolved, mains: list[CallString], pp: int) -> list[Sc
             for vpp in range(2, templates.MAX_CHUNKS + 1):
                 if sends % (2 * vpp) == 0:
                     first = sends // (2 * vpp) * (2 * vpp - 1)
-                    found += [s for s in templates.schedule_candidates(first, pp, sends // (2 * vpp)) if s not in found]
+                    found += [
+                        s
+                        for s in templates.schedule_candidates(first, pp, sends // (2 * vpp))
+                        if s not in found
+                    ]
     return found
 
 

@@ -68,7 +68,9 @@ def _typical(work: F8, schedule: Schedule) -> F8:
     """Like ``work``: the place's median over the micro-batches of the same phase and chunk, in that iteration."""
     typical = np.empty_like(work)
     for stage in range(work.shape[1]):
-        keys = np.asarray([(task.phase is Phase.BACKWARD) * schedule.vpp + task.chunk for task in schedule.tasks(stage)])
+        keys = np.asarray(
+            [(task.phase is Phase.BACKWARD) * schedule.vpp + task.chunk for task in schedule.tasks(stage)]
+        )
         for key in np.unique(keys):
             chosen = keys == key
             typical[:, stage][..., chosen] = np.median(work[:, stage][..., chosen], axis=-1, keepdims=True)
@@ -91,7 +93,9 @@ def _common_share(ratio: F8, schedule: Schedule) -> float | None:
     by_task = ratio.mean(axis=3)
     for stage in range(s):
         for i, task in enumerate(schedule.tasks(stage)):
-            table[:, stage, :, int(task.phase is Phase.BACKWARD), task.micro_batch] += by_task[:, stage, :, i] / schedule.vpp
+            table[:, stage, :, int(task.phase is Phase.BACKWARD), task.micro_batch] += (
+                by_task[:, stage, :, i] / schedule.vpp
+            )
     table -= table.mean(axis=-1, keepdims=True)
     common = table.mean(axis=(1, 3))
     shared, total = float(common.var()), float(table.var())

@@ -43,7 +43,7 @@ def remedy(kind: Kind) -> str:
 
 
 def places(resolved: Resolved, ranks: tuple[int, ...]) -> str:
-    """"rank 2 (stage 1, TP 0)", with node and GPU where known; a set of ranks for several."""
+    """ "rank 2 (stage 1, TP 0)", with node and GPU where known; a set of ranks for several."""
     if len(ranks) != 1:
         return f"ranks {format_ranks(ranks)}"
     rank = ranks[0]
@@ -63,7 +63,7 @@ def places(resolved: Resolved, ranks: tuple[int, ...]) -> str:
 
 
 def when(finding: Finding) -> str:
-    """"in iterations 21–31"."""
+    """ "in iterations 21–31"."""
     window = finding.window
     if window is None or window.first_iteration is None:
         return ""
@@ -87,7 +87,11 @@ def summarised(resolved: Resolved, finding: Finding, usual: float, slow: float, 
     if finding.kind is Kind.SLOW_STORAGE:
         factor = "(data loading or checkpoint)"
     seconds = finding.impact.seconds_lost or 0.0
-    state = {Status.RECOVERED: ", recovered", Status.ONGOING: ", still so at the end", Status.INTERMITTENT: ""}
+    state = {
+        Status.RECOVERED: ", recovered",
+        Status.ONGOING: ", still so at the end",
+        Status.INTERMITTENT: "",
+    }
     text = (
         f"{who} {verb} {factor} {when(finding)}: iteration {usual:.2f} → {slow:.2f} s, "
         f"{seconds:.1f} s of the job's time{state[finding.status]}"
@@ -99,12 +103,16 @@ def pattern_summarised(finding: Finding, usual: float, slow: float) -> Finding:
     """The sentence of a pattern that belongs to nobody."""
     stage = finding.where.stage
     subject = {
-        Kind.IMBALANCE: f"stage {stage} is longer than the others" if stage is not None else "micro-batches are uneven",
+        Kind.IMBALANCE: f"stage {stage} is longer than the others"
+        if stage is not None
+        else "micro-batches are uneven",
         Kind.JITTER: "all ranks are scattered, none in particular",
         Kind.SLOW_UNIFORM: "the whole job became slower at once, no rank in particular",
     }[finding.kind]
     seconds = finding.impact.seconds_lost or 0.0
-    text = f"{subject} {when(finding)}: iteration {usual:.2f} → {slow:.2f} s, {seconds:.1f} s of the job's time"
+    text = (
+        f"{subject} {when(finding)}: iteration {usual:.2f} → {slow:.2f} s, {seconds:.1f} s of the job's time"
+    )
     return replace(finding, summary=text)
 
 
@@ -130,7 +138,9 @@ def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidenc
     value = float(np.median(costs.work[hit, s, d, m].sum(axis=-1)) * 1e3)
     normal = float(np.median(costs.normal[hit, s, d, m].sum(axis=-1)) * 1e3)
     whose = "its own work" if lead.member is not None else f"work of its tensor group on stage {s}"
-    return Evidence(f"{whose}: {normal:.0f} → {value:.0f} ms an iteration, waiting subtracted", round(value, 3), "ms")
+    return Evidence(
+        f"{whose}: {normal:.0f} → {value:.0f} ms an iteration, waiting subtracted", round(value, 3), "ms"
+    )
 
 
 def member_evidence(table: WorkTable, lead: Suspect, late: Member) -> Evidence:

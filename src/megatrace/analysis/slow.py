@@ -120,7 +120,9 @@ def _host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
             ranks = tuple(sorted(int(rank) for rank in context.table.grid[mask]))
             pace = float(np.median(hosts.ratio[hit][:, mask]))
             found.append(_host_finding(context, ranks, lost, span, hit, pace))
-            normal = np.where(starved[:, None, None, None, None] & places[None, ..., None], costs.normal, work)
+            normal = np.where(
+                starved[:, None, None, None, None] & places[None, ..., None], costs.normal, work
+            )
             work = np.minimum(work, normal)
     return found, replace(costs, work=work)
 
@@ -130,7 +132,9 @@ def _host_finding(
 ) -> Finding:
     costs = context.costs
     seconds, usual, slow_iteration = _cost(costs, lost, hit)
-    text = f"its host{'s' if len(ranks) > 1 else ''} needed {pace:.1f}× as long per call inside a block of calls"
+    text = (
+        f"its host{'s' if len(ranks) > 1 else ''} needed {pace:.1f}× as long per call inside a block of calls"
+    )
     finding = Finding(
         kind=Kind.SLOW_HOST,
         severity=Severity.P1,
@@ -210,7 +214,7 @@ def _together(context: SlowContext, a: Suspect, b: Suspect) -> bool:
         return bool(ends & {(b.stage, b.replica, b.member), (b.feeder, b.replica, b.member)})
     place = context.resolved.trace.place_of
     nodes = [place(context.ranks_of(s)[0]).node for s in (a, b)]
-    return nodes[0] is not None and nodes[0] == nodes[1] or (a.stage, a.replica) == (b.stage, b.replica)
+    return (nodes[0] is not None and nodes[0] == nodes[1]) or (a.stage, a.replica) == (b.stage, b.replica)
 
 
 def _suspect_findings(context: SlowContext, group: list[Suspect]) -> list[Finding]:
@@ -246,7 +250,9 @@ def _finding(
     finding = Finding(
         kind=kind,
         kind_alternatives=alternatives,
-        severity=Severity.P1 if span.status is not Status.INTERMITTENT or seconds > costs.usual else Severity.P2,
+        severity=Severity.P1
+        if span.status is not Status.INTERMITTENT or seconds > costs.usual
+        else Severity.P2,
         status=span.status,
         summary="",
         confidence=confidence,
@@ -264,7 +270,11 @@ def _finding(
 
 
 def _judge(
-    context: SlowContext, group: list[Suspect], lead: Suspect, hit: NDArray[np.intp], numbers: NDArray[np.int64]
+    context: SlowContext,
+    group: list[Suspect],
+    lead: Suspect,
+    hit: NDArray[np.intp],
+    numbers: NDArray[np.int64],
 ) -> tuple[Kind, tuple[Kind, ...], tuple[int, ...], bool, float, list[Evidence]]:
     """(kind, alternatives, culprits, ambiguous, confidence, evidence) of one fault."""
     ranks = tuple(sorted({rank for suspect in group for rank in context.ranks_of(suspect)}))
@@ -311,7 +321,9 @@ def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple
     for src, dst in paths:
         peers.setdefault(src, set()).add(dst)
         peers.setdefault(dst, set()).add(src)
-    shared = [rank for rank, others in peers.items() if len(others) > 1 and all(rank in path for path in paths)]
+    shared = [
+        rank for rank, others in peers.items() if len(others) > 1 and all(rank in path for path in paths)
+    ]
     if shared:
         return (shared[0],), True
     return tuple(sorted(peers)), False
@@ -356,7 +368,10 @@ def _phase(context: SlowContext, lead: Suspect, hit: NDArray[np.intp]) -> Phase 
     costs = context.costs
     m = 0 if lead.member is None else lead.member
     forward = np.asarray([task.phase is Phase.FORWARD for task in context.phases.tasks[lead.stage]])
-    work, normal = costs.work[hit, lead.stage, lead.replica, m], costs.normal[hit, lead.stage, lead.replica, m]
+    work, normal = (
+        costs.work[hit, lead.stage, lead.replica, m],
+        costs.normal[hit, lead.stage, lead.replica, m],
+    )
     ratios = [
         float(np.median(work[:, chosen].sum(axis=1) / np.maximum(normal[:, chosen].sum(axis=1), 1e-9)))
         for chosen in (forward, ~forward)
@@ -397,7 +412,11 @@ def _window(context: SlowContext, span: Span) -> Window:
     costs, table = context.costs, context.table
     first, last = int(costs.iterations[span.first]), int(costs.iterations[span.last])
     end_s = float(table.anchor[last])
-    start_s = end_s - float(table.iteration[last]) if first == last else float(table.anchor[first] - table.iteration[first])
+    start_s = (
+        end_s - float(table.iteration[last])
+        if first == last
+        else float(table.anchor[first] - table.iteration[first])
+    )
     end = None if span.status is Status.ONGOING else table.t0 + round(end_s * 1e9)
     return Window(table.t0 + round(start_s * 1e9), end, first, last)
 
@@ -431,7 +450,12 @@ def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
     if not affected.any():
         return None
     hit = np.flatnonzero(affected)
-    whole = Span(int(hit[0]), int(hit[-1]), len(hit), Status.ONGOING if hit[-1] >= len(affected) - 2 else Status.RECOVERED)
+    whole = Span(
+        int(hit[0]),
+        int(hit[-1]),
+        len(hit),
+        Status.ONGOING if hit[-1] >= len(affected) - 2 else Status.RECOVERED,
+    )
     if pattern.lost[hit].mean() < COUNTS * costs.usual:
         return None
     seconds, usual, slow_iteration = _cost(costs, pattern.lost, hit)

@@ -18,9 +18,7 @@ from megatrace.model.schedule import Phase, Task
 F8 = NDArray[np.float64]
 
 
-def job_summary(
-    resolved: Resolved, phases: PhaseTable | None, times: F8, baseline: str | None
-) -> JobSummary:
+def job_summary(resolved: Resolved, phases: PhaseTable | None, times: F8, baseline: str | None) -> JobSummary:
     """What is known of the job; ``times`` float64 [K]: iteration times in seconds."""
     events, it = resolved.trace.events, resolved.iterations
     known = times[~np.isnan(times)]
@@ -50,7 +48,9 @@ def stage_times(table: WorkTable, tasks: tuple[tuple[Task, ...], ...]) -> tuple[
     for stage, order in enumerate(tasks):
         forward = np.asarray([task.phase is Phase.FORWARD for task in order])
         work = table.group[:, stage]  # [K, D, T]
-        waited = np.where(np.isnan(table.wait[:, stage]).all(axis=-1), np.nan, np.nansum(table.wait[:, stage], axis=-1))
+        waited = np.where(
+            np.isnan(table.wait[:, stage]).all(axis=-1), np.nan, np.nansum(table.wait[:, stage], axis=-1)
+        )
         result.append(
             StageTimes(
                 stage=stage,
@@ -79,14 +79,26 @@ def worst_imbalance(table: WorkTable) -> float | None:
 CELLS = 4_000_000
 
 
-def pictures(resolved: Resolved, phases: PhaseTable | None, table: WorkTable | None, times: F8, anchors: F8,
-             costs: Costs | None, drawn: int | None, group: tuple[int, int] | None) -> Pictures:
+def pictures(
+    resolved: Resolved,
+    phases: PhaseTable | None,
+    table: WorkTable | None,
+    times: F8,
+    anchors: F8,
+    costs: Costs | None,
+    drawn: int | None,
+    group: tuple[int, int] | None,
+) -> Pictures:
     """Arrays for drawing. ``drawn``: the iteration shown as a Gantt chart; ``group``: (stage, replica) of lateness."""
     numbers = np.arange(len(times))
     if table is None or phases is None:
         return Pictures(iteration=numbers, iteration_start_s=anchors - times, iteration_ms=times * 1e3)
     k, s, d, m, t = table.begin.shape
-    own = table.own if table.own is not None else np.broadcast_to(table.group[:, :, :, None, :], table.begin.shape)
+    own = (
+        table.own
+        if table.own is not None
+        else np.broadcast_to(table.group[:, :, :, None, :], table.begin.shape)
+    )
     work = own.sum(axis=-1).reshape(k, -1).T * 1e3
     ranks = table.grid.reshape(-1)
     step = max(1, work.size // CELLS)
@@ -112,7 +124,9 @@ def pictures(resolved: Resolved, phases: PhaseTable | None, table: WorkTable | N
     )
 
 
-def _gantt(phases: PhaseTable, table: WorkTable, costs: Costs | None, k: int, replica: int) -> dict[str, object]:
+def _gantt(
+    phases: PhaseTable, table: WorkTable, costs: Costs | None, k: int, replica: int
+) -> dict[str, object]:
     """One iteration of one replica, by stage, with its critical path."""
     s, t = table.begin.shape[1], table.begin.shape[4]
     begin, end = table.begin[k, :, replica], table.end[k, :, replica]  # [S, M, T]

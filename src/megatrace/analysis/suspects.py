@@ -57,7 +57,9 @@ class Suspect:
 def find_suspects(costs: Costs) -> list[Suspect]:
     """All suspects, most expensive first."""
     ideal = costs.ideal()
-    found = _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal) + _by_entry(costs)
+    found = (
+        _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal) + _by_entry(costs)
+    )
     found.sort(key=lambda suspect: -float(suspect.lost.sum()))
     return found
 

@@ -37,7 +37,7 @@ def spans(affected: NDArray[np.bool_]) -> list[Span]:
     n = len(affected)
     breaks = np.flatnonzero(np.diff(where) > PAUSE)
     pieces = np.split(where, breaks + 1)
-    if len(pieces) > 2 or _density(where) < DENSE and len(pieces) == 1:
+    if len(pieces) > 2 or (_density(where) < DENSE and len(pieces) == 1):
         ongoing_or_not = Status.INTERMITTENT
         return [Span(int(where[0]), int(where[-1]), len(where), ongoing_or_not)]
     found: list[Span] = []

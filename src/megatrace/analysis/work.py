@@ -175,7 +175,9 @@ class _Measure:
         if self.layout.tp * self.layout.cp * self.layout.ep == 1:
             # No calls inside a task: its input is there when both sides have posted.
             recv = self._placed(self.phases.recv)
-            begin = np.where(recv >= 0, np.fmax(self._at(self.enqueue, recv), self._sent(self.enqueue)), begin)
+            begin = np.where(
+                recv >= 0, np.fmax(self._at(self.enqueue, recv), self._sent(self.enqueue)), begin
+            )
             previous = np.concatenate([np.full_like(end[..., :1], np.nan), end[..., :-1]], axis=-1)
             begin = np.where(np.isnan(begin), previous, begin)
         return begin, end
@@ -195,7 +197,6 @@ class _Measure:
 
     def _sent(self, column: F8) -> F8:
         """[K, S, D, M, T]: the column's time at the Send that feeds each task, from the sender's row."""
-
 
         graph = IterationGraph.of(self.phases.schedule)
         send = self._at(column, self._placed(self.phases.send))
@@ -288,7 +289,11 @@ class _Measure:
             return
         spent = self._at(self.finish, at) - self._at(self.start, at)
         cost = spent.copy()
-        for role, axis in ((Role.TENSOR, Axis.TENSOR), (Role.CONTEXT, Axis.CONTEXT), (Role.EXPERT, Axis.EXPERT)):
+        for role, axis in (
+            (Role.TENSOR, Axis.TENSOR),
+            (Role.CONTEXT, Axis.CONTEXT),
+            (Role.EXPERT, Axis.EXPERT),
+        ):
             columns = np.flatnonzero(string.role[positions] == role)
             if len(columns):
                 groups = _group_index(self.layout, axis, stage, self.grid[stage])
@@ -310,7 +315,9 @@ def task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]
     return task_of
 
 
-def _group_index(layout: ParallelLayout, axis: Axis, stage: int, grid: NDArray[np.int32]) -> NDArray[np.int64]:
+def _group_index(
+    layout: ParallelLayout, axis: Axis, stage: int, grid: NDArray[np.int32]
+) -> NDArray[np.int64]:
     """int64 [ranks of the stage]: number of the group of each, in the order of ``grid`` flattened."""
     number = np.full(layout.world_size, -1, np.int64)
     groups = layout.groups(axis)
