@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis.hang_claim import Claim, Scene
-from megatrace.analysis.hang_pace import History
+from megatrace.analysis.hang_pace import ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.hang_stall import Stall
 from megatrace.analysis.hang_stopped import Stopped
@@ -50,7 +50,8 @@ class Reporter:
 
     def _claim(self, roots: list[Root], later: list[Root]) -> Claim:
         """What the first end means; several simultaneous ends of one kind are said together."""
-        whole = self.stopped.strayed(roots) or self.stopped.node(roots, later)
+        # Where the job is known to stand, fewer repetitions suffice to say what should have come.
+        whole = self.stopped.strayed(roots, ENOUGH) or self.stopped.node(roots, later)
         if whole is not None:
             return whole
         make = {

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from megatrace.analysis.hang_pace import History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.waits_for import WaitsFor
@@ -68,15 +66,19 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
         mine = set(root.ranks) & inside
         if not mine or mine & short or root.kind in (RootKind.CALL, RootKind.GROUP):
             continue
-        apart += 1
+        apart += len(mine) if _overtaken(graph, root) else 1
     if graph.frontier.has_end and len(short) < 2 and apart < 2:
         return 0
     return len(short) + apart
 
 
-def waits_outside(graph: WaitsFor, here: tuple[int, ...]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Rank indices of the node that wait for a rank of another node."""
-    inside = np.zeros(len(graph.frontier), np.bool_)
-    inside[list(here)] = True
-    out = graph.hold_instance[(graph.hold_rank < 0) | ~inside[np.maximum(graph.hold_rank, 0)]]
-    return np.unique(graph.wait_rank[np.isin(graph.wait_instance, out) & inside[graph.wait_rank]])
+def _overtaken(graph: WaitsFor, root: Root) -> bool:
+    """Whether ranks that stand at one collective were passed by another member: then it is no call that
+    held them."""
+    if root.kind is not RootKind.BEHIND or len(root.ranks) < 2:
+        return False
+    frontier, ranks = graph.frontier, list(root.ranks)
+    comm, seq = frontier.tail_comm[ranks, -1], frontier.tail_seq[ranks, -1]
+    if comm[0] < 0 or (comm != comm[0]).any():
+        return False
+    return bool((frontier.entry_last[frontier.entry_comm == comm[0]] > seq.max()).any())

@@ -89,25 +89,28 @@ class History:
             return False
         time = events.enqueue[rows]
         if events.end is not None:
-            return bool((time[found + 1] < events.end[rows][found]).any())
+            return bool((time[found + 1] < events.end[rows][found]).mean() > 0.5)
         steps = np.diff(time)
         median = float(np.median(steps))
         usual = float(np.median(time[found + 1] - time[found]))
         return usual <= RUN * median and float(np.percentile(steps, 95)) >= PAUSE * median
 
-    def deviation(self, rank: int) -> Deviation | None:
-        """The first of a rank's last calls that its past contradicts, or None."""
+    def deviation(self, rank: int, least: int = CONSTANT) -> Deviation | None:
+        """The first of a rank's last calls that its past contradicts, or None.
+
+        ``least``: times that the same must have followed before.
+        """
         rows = self._events.rows_of(rank)
         key = self._keys(rows)
         n, size = len(key), CONTEXTS[0]
-        if n < size + CONSTANT:
+        if n < size + least:
             return None
         context = _contexts(key, size)  # context[i] covers key[i:i + size]
         for call in range(max(n - LOOK_BACK, size + 1), n):
             before = call - size
             found = np.flatnonzero(context[:before] == context[before]) + size
             following = np.unique(key[found])
-            if len(found) >= CONSTANT and len(following) == 1 and following[0] != key[call]:
+            if len(found) >= least and len(following) == 1 and following[0] != key[call]:
                 ops = self._events.op[rows]
                 return Deviation(call, Op(int(ops[found[0]])), Op(int(ops[call])))
         return None

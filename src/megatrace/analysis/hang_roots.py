@@ -182,6 +182,10 @@ def _hosts(graph: WaitsFor) -> list[Root]:
     return [Root(RootKind.BEHIND, ranks, stopped=_stopped(graph, ranks)) for ranks in _clusters(graph, free)]
 
 
+EXCHANGE = 4
+"""Calls of the largest exchange: a Send and a Recv with either neighbour."""
+
+
 def _clusters(graph: WaitsFor, free: NDArray[np.int64]) -> list[tuple[int, ...]]:
     """Free ranks joined where they stand at the same call: any of them may hold that call up.
 
@@ -198,7 +202,7 @@ def _clusters(graph: WaitsFor, free: NDArray[np.int64]) -> list[tuple[int, ...]]
 
     is_free = np.zeros(len(graph.frontier), np.bool_)
     is_free[free] = True
-    last = np.flatnonzero(is_free[calls.rank] & (calls.call >= graph.frontier.calls[calls.rank] - 2))
+    last = np.flatnonzero(is_free[calls.rank] & (calls.call >= graph.frontier.calls[calls.rank] - EXCHANGE))
     last_step = np.full(len(graph.frontier), -1, np.int64)
     np.maximum.at(last_step, calls.rank[last], calls.step[last])
     last = last[(calls.step[last] == last_step[calls.rank[last]]) & (calls.instance[last] >= 0)]

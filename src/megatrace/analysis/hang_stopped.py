@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from megatrace.analysis.hang_call import NextCall, missing_call
 from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_node import dead_node
-from megatrace.analysis.hang_pace import History
+from megatrace.analysis.hang_pace import CONSTANT, History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.model.events import Op
 from megatrace.model.finding import Evidence, Kind, Link
@@ -35,7 +35,7 @@ class Stopped:
         others = (Kind.HANG_HOST, Kind.HANG_DEVICE)
         return Claim(Kind.DEAD_RANK, here, text, 0.9, others, evidence=evidence, nodes=(node,))
 
-    def strayed(self, roots: list[Root]) -> Claim | None:
+    def strayed(self, roots: list[Root], least: int = CONSTANT) -> Claim | None:
         """One rank whose own past says that it left a call out or made it in another order than ever
         before."""
         if self.past is None or any(root.kind is RootKind.MISMATCH for root in roots):
@@ -43,7 +43,7 @@ class Stopped:
         suspects = self._suspects(roots)
         strayed = {}
         for rank in suspects:
-            deviation = self.past.deviation(int(self.scene.frontier.ranks[rank]))
+            deviation = self.past.deviation(int(self.scene.frontier.ranks[rank]), least)
             if deviation is not None:
                 strayed[rank] = deviation
         if len(strayed) != 1 or len(suspects) < 2:

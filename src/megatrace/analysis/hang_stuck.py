@@ -9,6 +9,7 @@ from megatrace.analysis.hang_call import missing_call
 from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.mismatch import Misfit
+from megatrace.analysis.waits_for import Hold
 from megatrace.model.finding import Evidence, Kind
 from megatrace.model.frontier import ENDED, STARTED
 from megatrace.units import format_count, format_duration
@@ -125,6 +126,11 @@ class Stuck:
         others = (Kind.HANG_DEVICE, Kind.HANG_NETWORK)
         return Claim(Kind.HANG_GROUP, ranks, text, 0.9, others, True, instance=instance, evidence=(proof,))
 
+    def _absent(self, instance: int) -> tuple[int, ...]:
+        """Rank indices that have not made a call at which others wait."""
+        holders = self.scene.graph.holders(instance)
+        return tuple(sorted(rank for rank, why in holders if why is Hold.ABSENT and rank >= 0))
+
     def mismatch(self, roots: list[Root]) -> Claim:
         """Members of a communicator called different things under one number."""
         mismatch = roots[0].mismatch
@@ -173,29 +179,28 @@ class Stuck:
     def cycle(self, roots: list[Root]) -> Claim:
         """Ranks wait for each other in a circle; the few who entered it the other way round did it."""
         root = roots[0]
-        counts = {instance: len(self.scene.graph.waiters(instance)) for instance in root.instances}
-        fewest = min(counts.values())
-        odd = [instance for instance, count in counts.items() if count == fewest]
+        absent = {instance: self._absent(instance) for instance in root.instances}
+        sizes = self.scene.frontier.members.counts()
+        order = sorted(
+            absent,
+            key=lambda instance: (len(absent[instance]), int(sizes[max(self.scene.comm(instance), 0)])),
+        )
         evidence = [Evidence("the circle: " + circle(self.scene, roots))]
-        if len(odd) == 1 and max(counts.values()) > fewest:
-            ranks = tuple(sorted(int(rank) for rank in self.scene.graph.waiters(odd[0])))
-            common = max(counts, key=lambda instance: counts[instance])
+        few, many = order[0], order[-1]
+        told = (len(absent[few]), sizes[max(self.scene.comm(few), 0)]) < (
+            len(absent[many]),
+            sizes[max(self.scene.comm(many), 0)],
+        )
+        if told and min(self.scene.comm(few), self.scene.comm(many)) >= 0:
+            ranks = absent[few]
             text = (
-                f"deadlock: {self.scene.name(ranks)} entered {self.scene.words.instance(odd[0])} before "
-                f"{self.scene.words.instance(common)}, the others the other way round"
+                f"deadlock: {self.scene.name(ranks)} entered {self.scene.words.instance(many)} before "
+                f"{self.scene.words.instance(few)}, the others the other way round"
             )
-            evidence.append(
-                Evidence(f"{format_count(counts[common])} ranks wait in {self.scene.words.instance(common)}")
-            )
-            return Claim(
-                Kind.DEADLOCK,
-                ranks,
-                text,
-                0.95,
-                (Kind.MISSING_CALL,),
-                evidence=tuple(evidence),
-                instance=odd[0],
-            )
+            waiting = len(self.scene.graph.waiters(few))
+            evidence.append(Evidence(f"{waiting} of the others wait in {self.scene.words.instance(few)}"))
+            others = (Kind.MISSING_CALL, Kind.MISMATCH)
+            return Claim(Kind.DEADLOCK, ranks, text, 0.9, others, evidence=tuple(evidence), instance=few)
         text = f"deadlock: {self.scene.name(root.ranks)} wait for each other in a circle"
         return Claim(
             Kind.DEADLOCK, tuple(sorted(root.ranks)), text, 0.85, (), True, evidence=tuple(evidence),

@@ -211,7 +211,7 @@ def _calls(frontier: Frontier, pairs: Pairs, pair_key: I8) -> tuple[Calls, Insta
     group = np.where((comm >= 0) & _of(shared, comm), comm, -1).astype(np.int64)
     group[p2p] = _pair_groups(frontier, pairs, pair_key, rank[p2p], op[p2p], peer[p2p])
     group[seq < 0] = -1
-    step = _steps(rank, call, op, peer)
+    step = _steps(rank, call, op, peer, frontier.tail_time[rank, col])
     known = np.flatnonzero(group >= 0)
     shift = 2 + int(seq[known].max(initial=0))
     keys, inverse = np.unique(group[known] * shift + seq[known], return_inverse=True)
@@ -241,19 +241,23 @@ def _pair_groups(
     return np.where((peer != NO_PEER) & (pair_key[at] == key), pairs.base + at, -1)
 
 
-def _steps(rank: I8, call: I8, op: NDArray[np.uint8], peer: NDArray[np.int32]) -> I8:
-    """A Send followed at once by the Recv from the same peer share the Send's number."""
-    step = call.copy()
-    if len(rank) > 1:
-        joined = (
-            (op[1:] == Op.RECV)
-            & (op[:-1] == Op.SEND)
-            & (peer[1:] == peer[:-1])
-            & (peer[1:] != NO_PEER)
-            & (rank[1:] == rank[:-1])
-        )
-        step[1:][joined] -= 1
-    return np.asarray(step)
+EXCHANGE_NS = 50_000
+"""Calls of one coalesced group follow each other within microseconds; between a Recv and the Send of what
+was computed from it lie the launches of a forward, hundreds of microseconds."""
+
+
+def _steps(rank: I8, call: I8, op: NDArray[np.uint8], peer: NDArray[np.int32], time: I8) -> I8:
+    """Calls of one exchange share the number of its first: a Send and at once the Recv from the same peer,
+    or Sends and Recvs made at the same time."""
+    if len(rank) < 2:
+        return call
+    p2p = (op == Op.SEND) | (op == Op.RECV)
+    both = p2p[1:] & p2p[:-1] & (rank[1:] == rank[:-1])
+    answer = (op[1:] == Op.RECV) & (op[:-1] == Op.SEND) & (peer[1:] == peer[:-1]) & (peer[1:] != NO_PEER)
+    joined = np.concatenate([[False], both & (answer | (np.diff(time) <= EXCHANGE_NS))])
+    row = np.arange(len(rank))
+    first = np.maximum.accumulate(np.where(joined, 0, row))
+    return np.asarray(call - (row - first))
 
 
 def _instances(frontier: Frontier, pairs: Pairs, group: I8, seq: I8) -> Instances:
