@@ -1,10 +1,10 @@
 """Where one iteration ends and the next begins: the anchor call of each rank.
 
-The anchor is a call that happens once an iteration: the gradient synchronisation. It is found from the calls alone: a
-signature (channel, operation, element count), or two in a row, such that between two occurrences *every* heavy signature of
-the rank occurs, the same number of times in nearly every segment. A call of a micro-batch fails (its segments lack
-the gradient synchronisation); a call of every tenth, logging iteration is rarer than the anchor. Of what remains the
-most frequent wins, gradient reductions first.
+The anchor is a call that happens once an iteration: the gradient synchronisation. It is found from the calls
+alone: a signature (channel, operation, element count), or two in a row, such that between two occurrences
+*every* heavy signature of the rank occurs, the same number of times in nearly every segment. A call of a
+micro-batch fails (its segments lack the gradient synchronisation); a call of every tenth, logging iteration
+is rarer than the anchor. Of what remains the most frequent wins, gradient reductions first.
 
 Does not align ranks with each other; ``iterations`` numbers the anchors.
 """
@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 
 from megatrace.model.events import Events, Op
 
-# A call of at most this many elements is bookkeeping (flags, norms, timers): logging changes how many there are, so
-# they say nothing about the period. Megatron's are 1..96 elements; the smallest activation is thousands.
+# A call of at most this many elements is bookkeeping (flags, norms, timers): logging changes how many there
+# are, so they say nothing about the period. Megatron's are 1..96 elements; the smallest activation is
+# thousands.
 LIGHT_COUNT = 1024
-# Share of segments that must look alike. Evaluation and checkpoints make outliers; 0.7 still leaves the loop the rule.
+# Share of segments that must look alike. Evaluation and checkpoints make outliers; 0.7 still leaves the loop
+# the rule.
 REGULAR = 0.7
-# A heavy signature belongs to the loop if its occurrences span this share of the rank's calls; start-up does not.
+# A heavy signature belongs to the loop if its occurrences span this share of the rank's calls; start-up does
+# not.
 SPANNING = 0.5
 # ... and if it occurs at least this often: once is not a loop.
 RECURRING = 2
@@ -77,7 +80,8 @@ def anchor_rows(
 
 
 def _class_key(signature: NDArray[np.int64], heavy: NDArray[np.bool_]) -> int:
-    # Up to a few thousand calls are enough to see every heavy signature of the loop; the tail is the steady state.
+    # Up to a few thousand calls are enough to see every heavy signature of the loop; the tail is the steady
+    # state.
     tail = signature[-4096:][heavy[-4096:]]
     return hash(np.unique(tail).tobytes())
 
@@ -100,17 +104,29 @@ def find_rule(
     if not is_heavy.any():
         is_heavy[:] = True
     is_heavy &= _recurring(inverse, counts)
-    single = _best(_candidates(inverse, counts), inverse, counts, is_heavy, op)
+    light = _light_per_call(inverse, counts, heavy)
+    single = _best(_candidates(inverse, counts), inverse, counts, is_heavy, op, light)
     if single is not None:
         place, occurrences, regular = single
         return AnchorRule(int(codes[inverse[place]]), None, occurrences, regular)
     pair_key = inverse[:-1].astype(np.int64) * len(codes) + inverse[1:]
     _, pair, pair_counts = np.unique(pair_key, return_inverse=True, return_counts=True)
-    double = _best(_candidates(pair, pair_counts), inverse, counts, is_heavy, op)
+    double = _best(_candidates(pair, pair_counts), inverse, counts, is_heavy, op, light)
     if double is None:
         return None
     place, occurrences, regular = double
     return AnchorRule(int(codes[inverse[place]]), int(codes[inverse[place + 1]]), occurrences, regular)
+
+
+def _light_per_call(
+    inverse: NDArray[np.intp], counts: NDArray[np.intp], heavy: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """int64 [calls + 1]: bookkeeping calls (loss, norms, flags) that recur throughout, before each call.
+
+    Every framework makes some once an iteration; gradient buckets and layers of equal size look periodic without.
+    """
+    recurring = _recurring(inverse, counts)[inverse] & ~heavy
+    return np.concatenate([[0], np.cumsum(recurring)])
 
 
 def _recurring(inverse: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -137,12 +153,15 @@ def _best(
     counts: NDArray[np.intp],
     is_heavy: NDArray[np.bool_],
     op: NDArray[np.uint8],
+    light: NDArray[np.int64],
 ) -> tuple[int, int, float] | None:
     """(a row of the anchor, its occurrences, its regularity), of the most frequent that qualifies."""
     best: tuple[tuple[float, ...], int, int, float] | None = None
     for rows in candidates:
         if best is not None and len(rows) < best[2] * 0.9:
             break  # rarer than what already qualified: a logging or evaluation call
+        if light[-1] >= RECURRING and float(np.median(np.diff(light[rows]))) < 1:
+            continue  # a part of an iteration: most of its segments have no bookkeeping at all
         regular = _regularity(rows, inverse, counts, is_heavy)
         if regular < REGULAR:
             continue
@@ -160,7 +179,8 @@ def _preference(op: int) -> int:
 def _regularity(
     rows: NDArray[np.int64], inverse: NDArray[np.intp], counts: NDArray[np.intp], is_heavy: NDArray[np.bool_]
 ) -> float:
-    """Share of segments between occurrences with the usual number of every heavy signature; 0 if one is missing."""
+    """Share of segments between occurrences with the usual number of every heavy signature; 0 if one is
+    missing."""
     segments = len(rows) - 1
     heavy_codes = np.flatnonzero(is_heavy)
     if segments < 1 or not len(heavy_codes):

@@ -1,8 +1,9 @@
 """Channels: the streams of one rank on which one kind of communicator issues its calls.
 
-A text log without group hashes names a communicator only by a stream pointer, which means nothing on another rank. A
-channel is one (rank, communicator) or, where no communicator is known, one (rank, stream); this module tabulates what
-each did, so that ``infer_layout`` can tell tensor from pipeline from data traffic and match channels across ranks.
+A text log without group hashes names a communicator only by a stream pointer, which means nothing on another
+rank. A channel is one (rank, communicator) or, where no communicator is known, one (rank, stream); this
+module tabulates what each did, so that ``infer_layout`` can tell tensor from pipeline from data traffic and
+match channels across ranks.
 
 Does not decide anything about groups.
 """
@@ -31,7 +32,8 @@ class Channels:
     p2p        bool [channels]: mostly Sends and Recvs
     max_count  int64 [channels]: largest element count of a call
     first_row  int64 [channels]: row of the first call
-    counted    bool [channels]: the source's operation number rises by one with every call (else it proves no gap)
+    counted    bool [channels]: the source's operation number rises by one with every call (else it proves no
+               gap)
     constant   bool [channels]: the operation number is 0 throughout, as for a communicator with one member
     """
 
@@ -66,7 +68,7 @@ def tabulate(events: Events) -> Channels:
         rows = slice(int(bounds[i]), int(bounds[i + 1]))
         known = comm[rows] >= 0
         key = np.where(known, comm[rows].astype(np.uint64) * 2 + 1, stream[rows] & ~np.uint64(1))
-        unique, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         order = np.argsort(first)
         position = np.empty_like(order)
         position[order] = np.arange(len(order))
@@ -103,7 +105,8 @@ def _with_counts(
     where = of_event[order][1:][same]
     steps = np.bincount(where, minlength=c)
     ones = np.bincount(where[step[same] == 1], minlength=c)
-    # 90 %: a ring overwrite breaks the count at a handful of rows; a counter of another kind breaks it everywhere.
+    # 90 %: a ring overwrite breaks the count at a handful of rows; a counter of another kind breaks it
+    # everywhere.
     counted = (steps > 0) & (ones >= 0.9 * steps)
     constant = (steps > 0) & (highest == 0)
     return Channels(

@@ -1,8 +1,9 @@
 """What an iteration would have cost without a fault: counterfactuals on the iteration graph.
 
-``Costs`` holds what each place spent and what it normally spends; the difference is its excess. Seconds count only
-as far as they lie on the critical path: ``seconds_lost`` puts one place's excess into an otherwise normal pipeline and
-reads how much longer the iteration becomes. A delay that a bubble absorbs costs nothing and accuses nobody.
+``Costs`` holds what each place spent and what it normally spends; the difference is its excess. Seconds count
+only as far as they lie on the critical path: ``seconds_lost`` puts one place's excess into an otherwise
+normal pipeline and reads how much longer the iteration becomes. A delay that a bubble absorbs costs nothing
+and accuses nobody.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from megatrace.model.schedule import Schedule
 
 F8 = NDArray[np.float64]
 
-# Iterations whose work lies within 8 % of the quick fifth are a place's normal ones. Real jobs without a fault stay
-# within 3 % (Megatron log: 1.60–1.62 s); a fault worth reporting costs at least 5 % of the iteration.
+# Iterations whose work lies within 8 % of the quick fifth are a place's normal ones. Real jobs without a
+# fault stay within 3 % (Megatron log: 1.60–1.62 s); a fault worth reporting costs at least 5 % of the
+# iteration.
 NORMAL_BAND = 1.08
 QUICK_SHARE = 0.2
 # From this many places that do the same work on, their median is a yardstick; of two, the quicker one is.
@@ -109,7 +111,8 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         comm, normal_comm = _known(cheapest, quick_level(cheapest))
     else:
         comm = normal_comm = np.zeros((*work.shape[:3], work.shape[4]))
-    # Clock offsets between nodes make single transfers look negative: they are bounded by 0. No Recv, no transfer.
+    # Clock offsets between nodes make single transfers look negative: they are bounded by 0. No Recv, no
+    # transfer.
     seen = np.maximum(table.transfer[usable], 0.0)
     transfer, normal_transfer = _known(seen, normal_transfers(seen))
     entry = np.nan_to_num(table.entry[usable], nan=0.0)
@@ -145,7 +148,8 @@ def usual_time(measured: F8) -> float:
 
 
 def quick_level(values: F8) -> F8:
-    """[1, ...]: what each place spends in its quick iterations: the median of its quick half; NaN never seen."""
+    """[1, ...]: what each place spends in its quick iterations: the median of its quick half; NaN never
+    seen."""
     ordered = np.sort(values, axis=0)  # NaN last
     count = np.sum(~np.isnan(values), axis=0, keepdims=True)
     index = np.maximum((count + 1) // 2 - 1, 0) // 2
@@ -153,7 +157,8 @@ def quick_level(values: F8) -> F8:
 
 
 def own_normal(work: F8) -> F8:
-    """[1, S, D, M, T]: a place's median in its own undisturbed iterations; NaN where it was never seen whole."""
+    """[1, S, D, M, T]: a place's median in its own undisturbed iterations; NaN where it was never seen
+    whole."""
     total = work.sum(axis=-1)
     ordered = np.sort(total, axis=0)
     count = np.sum(~np.isnan(total), axis=0, keepdims=True)
@@ -163,7 +168,8 @@ def own_normal(work: F8) -> F8:
 
 
 def peer_normal(work: F8) -> F8 | None:
-    """[K, S, 1, 1, T]: the median of all places that do the same work in the same iteration; None for a lone one."""
+    """[K, S, 1, 1, T]: the median of all places that do the same work in the same iteration; None for a lone
+    one."""
     k, s, d, m, t = work.shape
     if d * m < 2:
         return None
@@ -180,10 +186,11 @@ def normal_work(work: F8) -> F8:
 
 
 def normal_transfers(transfer: F8) -> F8:
-    """Like ``transfer``: the lower of a path's own quick iterations and the paths into the same task elsewhere.
+    """Like ``transfer``: the lower of a path's own quick iterations and the paths into the same task
+    elsewhere.
 
-    Paths inside a node are quicker than paths between nodes, so peers are those of the same stage, task and member:
-    the same hop of another replica. Members of one group often sit on one node and share its hop.
+    Paths inside a node are quicker than paths between nodes, so peers are those of the same stage, task and
+    member: the same hop of another replica. Members of one group often sit on one node and share its hop.
     """
     own = np.broadcast_to(quick_level(transfer), transfer.shape)
     k, s, d, m, t = transfer.shape

@@ -1,9 +1,10 @@
 """Groups from times alone, for logs that name no communicator.
 
-Pipeline depth follows from the ends: only the first stage begins an iteration with a Send, and it is one stage of all.
-Tensor groups follow from coupling: members of a group finish every collective together, so their call times keep a far
-steadier distance than those of two replicas, which meet once an iteration. Ranks are assumed to be numbered with
-tensor parallelism fastest, as every launcher in use does; a log in another order is told apart as "not inferred".
+Pipeline depth follows from the ends: only the first stage begins an iteration with a Send, and it is one
+stage of all. Tensor groups follow from coupling: members of a group finish every collective together, so
+their call times keep a far steadier distance than those of two replicas, which meet once an iteration. Ranks
+are assumed to be numbered with tensor parallelism fastest, as every launcher in use does; a log in another
+order is told apart as "not inferred".
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ CALLS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What the ends of the pipeline look like: ranks of the first stage, of any other, and the depth if it shows."""
+    """What the ends of the pipeline look like: ranks of the first stage, of any other, and the depth if it
+    shows."""
 
     first: tuple[int, ...]
     other: tuple[int, ...]
@@ -38,8 +40,8 @@ class Ends:
     def stage_size(self, world: int) -> tuple[int, int] | None:
         """(ranks of one stage, stages), or None where the ranks seen leave it open.
 
-        Ranks of the first stage are the lowest, so its size lies between the highest of them and the lowest of the
-        others; the depth, if it shows, narrows it further.
+        Ranks of the first stage are the lowest, so its size lies between the highest of them and the lowest
+        of the others; the depth, if it shows, narrows it further.
         """
         if not self.first or not self.other:
             return None
@@ -56,8 +58,8 @@ class Ends:
 def pipeline_ends(events: Events, channels: Channels, role: NDArray[np.uint8], it: Iterations) -> Ends:
     """Which ranks begin an iteration with a Send, and how many Sends they make before the first Recv.
 
-    In 1F1B the first stage sends pp micro-batches before it needs a gradient; where it sends all of them first (GPipe,
-    or fewer micro-batches than stages) the depth does not show.
+    In 1F1B the first stage sends pp micro-batches before it needs a gradient; where it sends all of them
+    first (GPipe, or fewer micro-batches than stages) the depth does not show.
     """
     pipeline = role[channels.of_event] == Role.PIPELINE
     first: list[int] = []

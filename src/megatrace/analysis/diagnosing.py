@@ -1,8 +1,8 @@
 """The entry point: a trace in, a diagnosis out.
 
-Resolves communicators and layout, cuts iterations and phases, looks for hangs, then for slowness, and says what was
-looked at. Pure: no files, no clock (``now`` is a value). Where something cannot be known the diagnosis says so and
-names what to collect.
+Resolves communicators and layout, cuts iterations and phases, looks for hangs, then for slowness, and says
+what was looked at. Pure: no files, no clock (``now`` is a value). Where something cannot be known the
+diagnosis says so and names what to collect.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from megatrace.analysis import phases as phase_tables
 from megatrace.analysis import summary
 from megatrace.analysis.costs import tabulate_costs
+from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
@@ -35,7 +36,8 @@ _ORDER = (Verdict.FAILED, Verdict.HANG, Verdict.SLOW)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Analysis:
-    """Everything worked out on the way; ``diagnosis`` is what reports get, the rest serves tests and live use."""
+    """Everything worked out on the way; ``diagnosis`` is what reports get, the rest serves tests and live
+    use."""
 
     resolved: Resolved
     phases: PhaseTable | None
@@ -61,9 +63,11 @@ def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None =
         table = phase_tables.tabulate_phases(resolved, slices, *found)
     work: WorkTable | None = None
     findings: tuple[Finding, ...] = ()
+    elif slices is not None and resolved.layout is not None and resolved.layout.pp == 1:
+        table = tabulate_flat(resolved, slices)
     if table is not None:
         tell("work and waiting")
-        work = tabulate_work(resolved, table)
+        work = (tabulate_flat_work if table.schedule is ONE_TASK else tabulate_work)(resolved, table)
         tell("slowness")
         findings = find_slow(resolved, table, work)
     tell("hangs")
@@ -117,7 +121,7 @@ def _conclude(
     times, anchors = iteration_times(resolved, t0)
     numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
     verdict, headline, next_steps, alternatives = _verdict(resolved, table, work, numbered, times, hang)
-    job = summary.job_summary(resolved, table, times, _baseline(resolved, work))
+    job = summary.job_summary(resolved, table, times, _baseline(work))
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
     drawn, group = _drawn(resolved, work, numbered)
     return Diagnosis(
@@ -133,7 +137,7 @@ def _conclude(
         places=_places(resolved),
         coverage=resolved.trace.coverage,
         warnings=resolved.warnings,
-        pictures=summary.pictures(resolved, table, work, times, anchors, costs, drawn, group),
+        pictures=summary.pictures(table, work, times, anchors, costs, drawn, group),
     )
 
 
@@ -148,7 +152,7 @@ def _places(resolved: Resolved) -> tuple[RankPlace, ...]:
     return places if any(place.node is not None for place in places) else ()
 
 
-def _baseline(resolved: Resolved, work: WorkTable | None) -> str | None:
+def _baseline(work: WorkTable | None) -> str | None:
     if work is None:
         return None
     return (
@@ -220,7 +224,8 @@ def _blind(
         lacking = f"; the logs of ranks {format_ranks(missing)} are missing" if missing else ""
         known = times[~np.isnan(times)]
         slow = _own_excess(known)
-        text = f"cannot tell who: {seen} of {resolved.world} or more ranks seen, their parallel layout does not show{lacking}"
+        text = f"cannot tell who: {seen} of {resolved.world} or more ranks seen, "
+        text += f"their parallel layout does not show{lacking}"
         if slow is not None:
             text = f"{slow}, but {text}"
         return text, (
@@ -242,7 +247,8 @@ def _own_excess(times: NDArray[np.float64]) -> str | None:
     slow = times > 1.2 * usual
     if not slow.any():
         return None
-    return f"{int(slow.sum())} of {len(times)} iterations took up to {times.max() / usual:.1f}× the usual {usual:.2f} s"
+    longest = f"{times.max() / usual:.1f}× the usual {usual:.2f} s"
+    return f"{int(slow.sum())} of {len(times)} iterations took up to {longest}"
 
 
 def _healthy(resolved: Resolved, work: WorkTable | None, times: NDArray[np.float64]) -> str:

@@ -1,8 +1,8 @@
 """Stretches of a rank's calls that the recording lost.
 
-Ring overwrite and rolled buffers remove a contiguous stretch, so the operation numbers of several channels jump at one
-place. Only channels whose number rises by one with every call can prove it. Gaps are found, never filled: nothing is
-interpolated across them.
+Ring overwrite and rolled buffers remove a contiguous stretch, so the operation numbers of several channels
+jump at one place. Only channels whose number rises by one with every call can prove it. Gaps are found, never
+filled: nothing is interpolated across them.
 """
 
 from __future__ import annotations

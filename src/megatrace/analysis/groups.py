@@ -1,8 +1,9 @@
 """Parallel layouts tested against the communicators that the calls show.
 
-A layout is a hypothesis: sizes of the axes in an order. Each communicator with known members either is one group of
-an axis that its role allows, or contradicts the hypothesis. The layout that explains the most calls wins; a declared
-layout wins only if it explains as much. Members are those seen: a rank whose log is missing cannot contradict.
+A layout is a hypothesis: sizes of the axes in an order. Each communicator with known members either is one
+group of an axis that its role allows, or contradicts the hypothesis. The layout that explains the most calls
+wins; a declared layout wins only if it explains as much. Members are those seen: a rank whose log is missing
+cannot contradict.
 
 Does not look at times; ``coupling`` does where no members are known.
 """
@@ -22,7 +23,8 @@ from megatrace.model.layout import DEFAULT_ORDER, Axis, ParallelLayout
 ORDERS = (DEFAULT_ORDER, "tp-cp-ep-pp-dp", "tp-ep-dp-cp-pp", "pp-tp-cp-ep-dp", "dp-tp-cp-ep-pp")
 """Orders that launch scripts use; Megatron-LM's default first."""
 
-# Communicators looked at per hypothesis. They are spread over all ranks; a wrong layout fails on the first few.
+# Communicators looked at per hypothesis. They are spread over all ranks; a wrong layout fails on the first
+# few.
 SAMPLE = 96
 
 
@@ -60,7 +62,8 @@ def fit_layouts(groups: Sequence[Group], world: int, seen: NDArray[np.int32]) ->
 
 
 def score(layout: ParallelLayout, groups: Sequence[Group], present: frozenset[int]) -> float:
-    """Share of calls whose group is a group of an allowed axis. Bookkeeping groups count a little, either way."""
+    """Share of calls whose group is a group of an allowed axis. Bookkeeping groups count a little, either
+    way."""
     lookup = GroupLookup(layout)
     explained = total = 0.0
     for group in groups:
@@ -141,7 +144,10 @@ def _hypotheses(groups: Sequence[Group], world: int) -> Iterator[tuple[ParallelL
         if (dp * cp) % ep:
             continue
         for order_rank, order in enumerate(ORDERS):
-            yield ParallelLayout(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, order=order), order_rank
+            try:
+                yield ParallelLayout(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, order=order), order_rank
+            except ValueError:
+                continue  # this order cannot carry experts
 
 
 def _sizes(groups: Sequence[Group], role: Role) -> set[int]:

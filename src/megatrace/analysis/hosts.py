@@ -1,8 +1,8 @@
 """Hosts that are slow at making calls: a starved processor, a busy node.
 
-Inside a block of calls the host runs ahead of its device, so the time per call in such a burst is the host's own pace,
-whatever the device does. It is compared with the same rank's past and with all other ranks of the job (every rank
-makes the same kind of calls), and a node is accused when its ranks are slow together.
+Inside a block of calls the host runs ahead of its device, so the time per call in such a burst is the host's
+own pace, whatever the device does. It is compared with the same rank's past and with all other ranks of the
+job (every rank makes the same kind of calls), and a node is accused when its ranks are slow together.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
 def normal_on_good_hosts(costs: Costs, starved: NDArray[np.bool_]) -> F8:
     """Like ``costs.work``: what places whose hosts are starved all the time would spend on good hosts.
 
-    Their own past shows nothing and their peers may stand on the same node, so other stages speak: the median of the
-    same phase over the places that are not starved.
+    Their own past shows nothing and their peers may stand on the same node, so other stages speak: the median
+    of the same phase over the places that are not starved.
     """
     places = starved if costs.work.shape[3] == starved.shape[2] else starved.any(axis=2, keepdims=True)
     normal = np.array(costs.normal)

@@ -1,8 +1,8 @@
 """Which communicator is which group of which parallel axis, and the layout of the job.
 
-Three sources, best first: communicators with members (recordings, group hashes) tested against layouts; without
-them, channels told apart by what they carry and by their times. A declared layout that the calls contradict becomes a
-warning, and the calls are believed.
+Three sources, best first: communicators with members (recordings, group hashes) tested against layouts;
+without them, channels told apart by what they carry and by their times. A declared layout that the calls
+contradict becomes a warning, and the calls are believed.
 
 The result is a trace whose ``comm`` column is complete as far as the calls allow, with members and axes.
 """
@@ -54,6 +54,7 @@ class Resolved:
     warnings: tuple[str, ...]
 
     def stage_of(self, rank: int) -> int | None:
+        """Pipeline stage of a rank, None where the layout does not say."""
         if self.layout is None or rank >= self.layout.world_size:
             return None
         return self.layout.place(rank).stage
@@ -194,7 +195,8 @@ def _contradictions(job: JobConfig, layout: ParallelLayout, checked: int) -> tup
         if declared is not None and declared.value != found:
             result.append(
                 f"{declared.source} says {declared.value}, but the log's {words[key]} have {found} member"
-                f"{'s' if found != 1 else ''} each (checked on {checked} ranks); the log is believed, layout inferred."
+                f"{'s' if found != 1 else ''} each (checked on {checked} ranks); "
+                "the log is believed, layout inferred."
             )
     return tuple(result)
 
@@ -279,8 +281,8 @@ def _stream_clusters(
 ) -> list[tuple[Axis | None, tuple[int, ...], list[int]]]:
     """Channels without a communicator, put together: (axis, members, channels).
 
-    By the layout's groups where the role names an axis; bookkeeping channels by the order in which their ranks first
-    used them, which is equal on all ranks of an SPMD program.
+    By the layout's groups where the role names an axis; bookkeeping channels by the order in which their
+    ranks first used them, which is equal on all ranks of an SPMD program.
     """
     clusters: dict[tuple[Role, tuple[int, ...], int], list[int]] = {}
     used: dict[tuple[int, Role], int] = {}

@@ -1,8 +1,8 @@
 """Iterations: numbered anchors, and the slice of every rank's calls that belongs to each.
 
-Iteration k ends at its k-th anchor. A rank that lost calls keeps the numbers of the iterations it lost where the
-operation counter of its busiest channel proves how many there were; else numbering is relative (first seen = 0) and
-ranks are aligned by time. A slice that crosses a gap is dropped, never repaired.
+Iteration k ends at its k-th anchor. A rank that lost calls keeps the numbers of the iterations it lost where
+the operation counter of its busiest channel proves how many there were; else numbering is relative (first
+seen = 0) and ranks are aligned by time. A slice that crosses a gap is dropped, never repaired.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ class Iterations:
     """Anchors and slices, flat over (rank, iteration), ascending by rank then iteration.
 
     ranks       int32 [R] ranks that have anchors
-    rank        int32 [n] rank of each anchor;  number int64 [n] its iteration;  row int64 [n] its row in Events
-    start       int64 [n] first row of the iteration's calls; -1 where the slice is incomplete (gap, start of the log)
+    rank        int32 [n] rank of each anchor;  number int64 [n] its iteration;  row int64 [n] its row in
+                Events
+    start       int64 [n] first row of the iteration's calls; -1 where the slice is incomplete (gap, start of
+                the log)
     count       number of iterations, first..last over all ranks
     absolute    iteration 0 is the job's first
     """
@@ -39,6 +41,7 @@ class Iterations:
 
     @property
     def complete(self) -> NDArray[np.bool_]:
+        """bool [n]: slices that no gap and no start of the log cuts."""
         return self.start >= 0
 
     def times(self, events: Events) -> NDArray[np.float64]:

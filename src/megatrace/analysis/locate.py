@@ -1,8 +1,9 @@
 """Where in the job a call stands, also the calls of an iteration that was never finished.
 
-Between two anchors the string of the slice says it. After the last anchor a rank's calls are the beginning of its
-stage's usual string: the position within it names the task, and, one beyond the last recorded call, the call that the
-rank would have made next. The same positions give the partner of Sends and Recvs that a log leaves out.
+Between two anchors the string of the slice says it. After the last anchor a rank's calls are the beginning of
+its stage's usual string: the position within it names the task, and, one beyond the last recorded call, the
+call that the rank would have made next. The same positions give the partner of Sends and Recvs that a log
+leaves out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from megatrace.model.layout import Axis, ParallelLayout, Place
 from megatrace.model.schedule import Phase
 from megatrace.model.trace import Communicator, Observable, Trace
 
-# Share of the calls after the last anchor that must be those of the stage's string for a position to mean anything.
+# Share of the calls after the last anchor that must be those of the stage's string for a position to mean
+# anything.
 PREFIX = 0.9
 
 
@@ -38,7 +40,8 @@ class Locator:
         self._anchor_rows = it.row if it is not None else np.empty(0, np.int64)
 
     def where(self, rank: int, call: int) -> Where:
-        """The ``call``-th recorded call of a rank (from 0); one beyond the last is the one it would make next."""
+        """The ``call``-th recorded call of a rank (from 0); one beyond the last is the one it would make
+        next."""
         stage = self.resolved.stage_of(rank)
         it = self.resolved.iterations
         if it is None:
@@ -115,8 +118,8 @@ def position_tasks(string: CallString, task_map: TaskMap) -> NDArray[np.int64]:
 def with_peers(resolved: Resolved, phases: PhaseTable | None) -> Trace:
     """The trace with the partner of every pipeline Send and Recv whose position tells it.
 
-    The n-th Send or Recv of an iteration is the n-th of the schedule; on the first and the last stage there is but one
-    neighbour. Sources that observe peers are left alone.
+    The n-th Send or Recv of an iteration is the n-th of the schedule; on the first and the last stage there
+    is but one neighbour. Sources that observe peers are left alone.
     """
     trace, layout = resolved.trace, resolved.layout
     events = trace.events
@@ -134,7 +137,7 @@ def with_peers(resolved: Resolved, phases: PhaseTable | None) -> Trace:
         if not len(rows):
             continue
         place = layout.place(rank)
-        stages = _peer_stages(layout, place, phases, resolved, rank, rows) if it is not None else None
+        stages = _peer_stages(place, phases, resolved, rank, rows) if it is not None else None
         if stages is None:
             stages = np.full(len(rows), _only_neighbour(layout, place.stage))
         known = stages >= 0
@@ -149,7 +152,6 @@ def _only_neighbour(layout: ParallelLayout, stage: int) -> int:
 
 
 def _peer_stages(
-    layout: ParallelLayout,
     place: Place,
     phases: PhaseTable | None,
     resolved: Resolved,
@@ -191,8 +193,8 @@ def _aligned_batches(
 ) -> NDArray[np.int64]:
     """Repair iterations that do not start with the program (first one cut, or another order inside a batch).
 
-    Where an iteration's string does not fit from its start, it is aligned at its end; what fits neither way stays
-    unknown.
+    Where an iteration's string does not fit from its start, it is aligned at its end; what fits neither way
+    stays unknown.
     """
     ops = resolved.trace.events.op[rows]
     for k in np.unique(iteration[mismatch]):

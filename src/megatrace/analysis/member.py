@@ -1,9 +1,10 @@
 """Which member of a tensor group is slow, where only host times are known.
 
-A group's members finish each collective together, so their work looks equal. But the host of the slow one reaches the
-block of calls later and carries that one offset through the burst: the median over a block's calls is one observation
-of the offset, and there are as many observations as blocks. A member is named when it is the latest in nearly every
-block, by more than the noise of the other groups; otherwise the group is named.
+A group's members finish each collective together, so their work looks equal. But the host of the slow one
+reaches the block of calls later and carries that one offset through the burst: the median over a block's
+calls is one observation of the offset, and there are as many observations as blocks. A member is named when
+it is the latest in nearly every block, by more than the noise of the other groups; otherwise the group is
+named.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ BLOCKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The verdict inside a group: index (None where it cannot be told), offset in seconds, share of blocks."""
+    """The verdict inside a group: index (None where it cannot be told), offset in seconds, share of
+    blocks."""
 
     index: int | None
     offset_s: float

@@ -6,7 +6,8 @@ Looked for before single culprits, because each of them makes many places look g
 * stage imbalance: all places of a stage are long, against the other stages or against their own past;
 * a job-wide shift: all places are slower at once (clocks, storage, a driver).
 
-A pattern's share of the work is taken out of what is judged afterwards, so that a culprit inside it still shows.
+A pattern's share of the work is taken out of what is judged afterwards, so that a culprit inside it still
+shows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from megatrace.model.finding import Kind
 
 F8 = NDArray[np.float64]
 
-# A stage longer than the median stage by this much is imbalance; embedding and loss make up to 15 % in real jobs.
+# A stage longer than the median stage by this much is imbalance; embedding and loss make up to 15 % in real
+# jobs.
 STAGE_LONGER = 1.2
 # Share of a stage's (or the job's) places that have to be slow together before it is the stage (or the job).
 TOGETHER = 0.75
@@ -112,7 +114,8 @@ def _long_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
         actual = costs.makespan(costs.work, costs.comm, costs.transfer)
         lost = np.maximum(actual - costs.makespan(scaled, costs.comm, costs.transfer), 0.0)
         if np.median(lost) >= COUNTS * costs.usual:
-            text = f"all {d * m} places of stage {stage} work {ratio:.2f}× as long as the median stage, in every iteration"
+            text = f"all {d * m} places of stage {stage} work {ratio:.2f}× as long as the median stage"
+            text += ", in every iteration"
             found.append(Pattern(Kind.IMBALANCE, stage, lost, text, ratio, constant=True))
     return found, costs
 

@@ -1,8 +1,9 @@
 """Every call's place in the schedule: iteration, task, forward or backward.
 
-Slices of calls between anchors are grouped by their call string; a string is interpreted once (``templates``) and its
-positions are looked up for every rank and iteration that has it. The calls after the last anchor are matched as the
-beginning of a string, which says where a rank stood when the recording stopped, and which call it would make next.
+Slices of calls between anchors are grouped by their call string; a string is interpreted once (``templates``)
+and its positions are looked up for every rank and iteration that has it. The calls after the last anchor are
+matched as the beginning of a string, which says where a rank stood when the recording stopped, and which call
+it would make next.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def infer_schedule(resolved: Resolved, slices: Slices) -> tuple[Schedule, float]
         return None
     mains = [slices.strings[i] for i in main_strings(slices, layout.pp) if i is not None]
     best: tuple[Schedule, float] | None = None
-    for schedule in _candidates(resolved, mains, layout.pp):
+    for schedule in _candidates(mains, layout.pp):
         fits = [templates.fit(schedule, string) for string in mains]
         value = float(np.mean(fits))
         if value >= FITS and (best is None or value > best[1] + 1e-9):
@@ -136,7 +137,7 @@ def infer_schedule(resolved: Resolved, slices: Slices) -> tuple[Schedule, float]
     return best
 
 
-def _candidates(resolved: Resolved, mains: list[CallString], pp: int) -> list[Schedule]:
+def _candidates(mains: list[CallString], pp: int) -> list[Schedule]:
     found: list[Schedule] = []
     for string in mains:
         sends = int(np.sum(string.op[string.p2p] == Op.SEND))

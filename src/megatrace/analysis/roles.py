@@ -1,8 +1,8 @@
 """What each channel is for: tensor, pipeline, data, context or expert traffic, or bookkeeping.
 
-Decided from what the channel carries, because a call log names no group: Sends and Recvs are pipeline (or, where they
-outnumber the pipeline's by far, context) traffic; the anchor's channel synchronises gradients; all-to-all is expert
-traffic; the busiest channel of heavy collectives is tensor parallel.
+Decided from what the channel carries, because a call log names no group: Sends and Recvs are pipeline (or,
+where they outnumber the pipeline's by far, context) traffic; the anchor's channel synchronises gradients;
+all-to-all is expert traffic; the busiest channel of heavy collectives is tensor parallel.
 
 Does not know ranks or sizes of groups: ``infer_layout`` does.
 """
@@ -40,8 +40,8 @@ AXES: dict[Role, tuple[Axis, ...]] = {
 }
 """The axes of which a channel of a role may be a group."""
 
-# A tensor-parallel channel carries at least two heavy collectives in every iteration; gradient buckets may do so too,
-# but then there is a pipeline or the anchor's own channel that tells them apart.
+# A tensor-parallel channel carries at least two heavy collectives in every iteration; gradient buckets may do
+# so too, but then there is a pipeline or the anchor's own channel that tells them apart.
 TENSOR_CALLS_PER_ITERATION = 2.0
 
 
@@ -85,8 +85,8 @@ def _roles_of_rank(
     role[p2p] = Role.PIPELINE
     rings = np.flatnonzero(p2p)
     if len(rings) > 1:
-        # Context parallelism in its ring form exchanges keys and values in every layer; the pipeline only between
-        # stages. Two pipeline channels (one a direction) carry equal numbers.
+        # Context parallelism in its ring form exchanges keys and values in every layer; the pipeline only
+        # between stages. Two pipeline channels (one a direction) carry equal numbers.
         totals = calls[rings].sum(axis=1)
         role[rings[totals > 2.5 * totals.min()]] = Role.CONTEXT
     role[calls[:, Op.ALL_TO_ALL] > 0] = Role.EXPERT

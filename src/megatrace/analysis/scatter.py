@@ -1,9 +1,10 @@
 """Tasks of one place that differ from each other within an iteration: uneven input, jitter, pauses.
 
-A place does the same forward once for every micro-batch; how much these differ is its irregularity. What it costs is the
-counterfactual in which every task takes its place's median of that iteration. Where forward and backward of a
-micro-batch are long together on all stages of a replica the input is uneven (sequence lengths); where the excess sits
-anywhere it is jitter; where one place has most of it, that place is a suspect and no pattern.
+A place does the same forward once for every micro-batch; how much these differ is its irregularity. What it
+costs is the counterfactual in which every task takes its place's median of that iteration. Where forward and
+backward of a micro-batch are long together on all stages of a replica the input is uneven (sequence lengths);
+where the excess sits anywhere it is jitter; where one place has most of it, that place is a suspect and no
+pattern.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ F8 = NDArray[np.float64]
 
 # Spread of a micro-batch's work (standard deviation, relative) worth a word; kernels alone spread by 1–3 %.
 SPREAD = 0.06
-# Share of the spread that the common factor of (replica, micro-batch) has to explain: half is far beyond chance.
+# Share of the spread that the common factor of (replica, micro-batch) has to explain: half is far beyond
+# chance.
 EXPLAINED = 0.5
 # A place with more than this share of all irregular seconds is a culprit of its own.
 CONCENTRATED = 0.4
@@ -58,14 +60,16 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     spread = float(ratio.std())
     regular = replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
     if uneven is not None:
-        text = "forward and backward of a micro-batch are long together on all stages, another replica every step"
-        return Scatter(Kind.IMBALANCE, lost, f"{text}; they spread by {100 * uneven:.0f} %", uneven), regular
+        text = "forward and backward of a micro-batch are long together on all stages, another replica every "
+        text += f"step; they spread by {100 * uneven:.0f} %"
+        return Scatter(Kind.IMBALANCE, lost, text, uneven), regular
     text = f"forwards and backwards of one rank spread by {100 * spread:.0f} %, on no rank in particular"
     return Scatter(Kind.JITTER, lost, text, spread), regular
 
 
 def _typical(work: F8, schedule: Schedule) -> F8:
-    """Like ``work``: the place's median over the micro-batches of the same phase and chunk, in that iteration."""
+    """Like ``work``: the place's median over the micro-batches of the same phase and chunk, in that
+    iteration."""
     typical = np.empty_like(work)
     for stage in range(work.shape[1]):
         keys = np.asarray(
@@ -85,7 +89,8 @@ def _concentrated(irregular: F8) -> bool:
 
 
 def _common_share(ratio: F8, schedule: Schedule) -> float | None:
-    """Spread of the factor that all stages share by (replica, micro-batch), if it explains most of the spread."""
+    """Spread of the factor that all stages share by (replica, micro-batch), if it explains most of the
+    spread."""
     k, s, d, _, _ = ratio.shape
     if s < 2:
         return None

@@ -1,8 +1,9 @@
 """Which place made the job slow, since when, at what cost.
 
-Order of judging: patterns that belong to nobody first (``patterns``), then single places by the seconds that their
-excess alone puts on the critical path (``suspects``). A place is accused only if it does so again and again, more often
-than chance would have it among all places; then its group's member, its kind and its window are worked out.
+Order of judging: patterns that belong to nobody first (``patterns``), then single places by the seconds that
+their excess alone puts on the critical path (``suspects``). A place is accused only if it does so again and
+again, more often than chance would have it among all places; then its group's member, its kind and its window
+are worked out.
 
 Never decides by who was last how often, nor by summed lateness.
 """
@@ -50,7 +51,8 @@ COMPARABLE = 0.25
 OVERLAP = 0.5
 # From this share of the iterations on a fault counts as always there.
 ALWAYS = 0.8
-# The host is to blame where the burst of calls inside a task grew by this factor; a slow device leaves it unchanged.
+# The host is to blame where the burst of calls inside a task grew by this factor; a slow device leaves it
+# unchanged.
 BURST = 1.5
 
 
@@ -64,6 +66,7 @@ class SlowContext:
     costs: Costs
 
     def ranks_of(self, suspect: Suspect) -> tuple[int, ...]:
+        """Ranks at the suspect's place: one member, or the whole group."""
         grid = self.table.grid[suspect.stage, suspect.replica]
         if suspect.member is not None:
             return (int(grid[suspect.member]),)
@@ -153,14 +156,16 @@ def _host_finding(
 
 
 def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Suspect]:
-    """Suspects affected more often than chance: Poisson with the mean of the other places, over all places."""
+    """Suspects affected more often than chance: Poisson with the mean of the other places, over all
+    places."""
     kept: list[Suspect] = []
     for suspect in suspects:
         if suspect.lost.max() < COUNTS * costs.usual:
             continue
         mine = suspect.affected(costs.usual)
         count = int(mine.sum())
-        # Only what is of its own size competes with it: small noise elsewhere says nothing about a large delay.
+        # Only what is of its own size competes with it: small noise elsewhere says nothing about a large
+        # delay.
         size = COMPARABLE * float(np.median(suspect.lost[mine]))
         rivals = [int((other.lost >= size).sum()) for other in suspects if other.cause is suspect.cause]
         others = (sum(rivals) - int((suspect.lost >= size).sum())) / max(places - 1, 1)
@@ -239,7 +244,7 @@ def _finding(
     span: Span,
     affected: NDArray[np.bool_],
 ) -> Finding:
-    costs, table = context.costs, context.table
+    costs = context.costs
     inside = np.arange(span.first, span.last + 1)
     hit = inside[affected[inside]]
     numbers = costs.iterations[hit]
@@ -384,9 +389,9 @@ def _phase(context: SlowContext, lead: Suspect, hit: NDArray[np.intp]) -> Phase 
 def _cost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> tuple[float, float, float]:
     """(seconds of the job, usual iteration, iteration with the fault).
 
-    The counterfactual covers the pipeline; the same fault also lengthens the optimizer step. Where it explains most
-    of what an iteration was longer than usual, the whole excess is its. A fault that is always there leaves no usual
-    iteration: then the counterfactual alone says what would be.
+    The counterfactual covers the pipeline; the same fault also lengthens the optimizer step. Where it
+    explains most of what an iteration was longer than usual, the whole excess is its. A fault that is always
+    there leaves no usual iteration: then the counterfactual alone says what would be.
     """
     slow = float(np.median(costs.measured[hit]))
     excess = np.maximum(costs.measured[hit] - costs.usual, 0.0)

@@ -80,7 +80,6 @@ CELLS = 4_000_000
 
 
 def pictures(
-    resolved: Resolved,
     phases: PhaseTable | None,
     table: WorkTable | None,
     times: F8,
@@ -89,11 +88,12 @@ def pictures(
     drawn: int | None,
     group: tuple[int, int] | None,
 ) -> Pictures:
-    """Arrays for drawing. ``drawn``: the iteration shown as a Gantt chart; ``group``: (stage, replica) of lateness."""
+    """Arrays for drawing. ``drawn``: the iteration shown as a Gantt chart; ``group``: (stage, replica) of
+    lateness."""
     numbers = np.arange(len(times))
     if table is None or phases is None:
         return Pictures(iteration=numbers, iteration_start_s=anchors - times, iteration_ms=times * 1e3)
-    k, s, d, m, t = table.begin.shape
+    k, _, _, m, _ = table.begin.shape
     own = (
         table.own
         if table.own is not None

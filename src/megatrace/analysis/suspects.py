@@ -1,8 +1,8 @@
 """Places whose excess lengthens the iteration: the candidates among which ``slow`` finds the culprits.
 
-A suspect is a set of places (one rank's or one tensor group's work, one edge's transfers, one group's collectives)
-with the seconds that it alone would cost each iteration. Few places can have a large enough excess, and only those are
-put through the counterfactual.
+A suspect is a set of places (one rank's or one tensor group's work, one edge's transfers, one group's
+collectives) with the seconds that it alone would cost each iteration. Few places can have a large enough
+excess, and only those are put through the counterfactual.
 
 Does not judge: neither kinds nor windows.
 """
@@ -37,7 +37,8 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suspect:
-    """stage, replica, member (None = the whole group); ``feeder`` is the stage at the other end of a transfer.
+    """stage, replica, member (None = the whole group); ``feeder`` is the stage at the other end of a
+    transfer.
 
     lost  float64 [K]: seconds that its excess alone adds to each iteration
     """

@@ -1,10 +1,10 @@
 """Templates: the distinct call strings of an iteration, and what each position of one means.
 
-All iterations of a stage are, but for logging and evaluation, the same string of calls. So a position is interpreted
-once per distinct string: cut at the Sends and Recvs, the k-th block is the k-th task of the schedule (facts of
-Megatron-LM's and PyTorch's schedules: ``model.schedule``). Blocks in which two tasks follow each other without a
-Send or Recv between (backward and forward on the first stage, forward and backward on the last) are split by the
-numbers of calls that lone blocks have.
+All iterations of a stage are, but for logging and evaluation, the same string of calls. So a position is
+interpreted once per distinct string: cut at the Sends and Recvs, the k-th block is the k-th task of the
+schedule (facts of Megatron-LM's and PyTorch's schedules: ``model.schedule``). Blocks in which two tasks
+follow each other without a Send or Recv between (backward and forward on the first stage, forward and
+backward on the last) are split by the numbers of calls that lone blocks have.
 
 Does not look at times.
 """
@@ -52,11 +52,14 @@ class CallString:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskMap:
-    """Positions in a call string, by task of ``schedule.tasks(stage)``; int32 [tasks], -1 where there is none.
+    """Positions in a call string, by task of ``schedule.tasks(stage)``; int32 [tasks], -1 where there is
+    none.
 
-    begin  first call of the task's block      end    the call that ends it (its Send, else the call after its last)
-    recv   the Recv that feeds it              send   the Send that empties it
-    last   its last tensor-parallel call
+    begin  first call of the task's block
+    end    the call that ends it: its Send, else the call after its last
+    recv   the Recv that feeds it
+    send   the Send that empties it
+    last   its last inner call (tensor, context or expert parallel)
     """
 
     tasks: tuple[Task, ...]
@@ -106,7 +109,8 @@ def fit(schedule: Schedule, string: CallString) -> float:
 def map_tasks(schedule: Schedule, string: CallString, inner_forward: int | None = None) -> TaskMap:
     """Where each task begins and ends in a string that fits the schedule.
 
-    ``inner_forward``: calls of a forward on an inner stage, to split the last stage's blocks where nothing else does.
+    ``inner_forward``: calls of a forward on an inner stage, to split the last stage's blocks where nothing
+    else does.
     """
     return _Mapper(schedule, string, inner_forward).run()
 
@@ -191,8 +195,6 @@ class _Mapper:
             if len(run.tasks) == 1 and run.after >= 0:
                 task = self.tasks[run.tasks[0]]
                 found.setdefault((task.phase, task.chunk), []).append(len(run.calls))
-        if not found and runs and runs[0].after < 0:
-            pass  # the first stage with one stage only: nothing stands alone
         return {key: int(np.median(values)) for key, values in found.items()}
 
     def _place(self, run: _Run, lone: dict[tuple[Phase, int], int]) -> None:
@@ -216,7 +218,8 @@ class _Mapper:
         calls = run.calls
         sizes = [lone.get((self.tasks[t].phase, self.tasks[t].chunk)) for t in run.tasks]
         if run.after < 0:
-            # Calls of the previous iteration's end stand before the first task: only the last ones are its own.
+            # Calls of the previous iteration's end stand before the first task: only the last ones are its
+            # own.
             own = sum(size for size in sizes if size is not None)
             if all(size is not None for size in sizes) and own <= len(calls):
                 calls = calls[len(calls) - own :]

@@ -1,7 +1,7 @@
 """When a fault was there: a window, now and then, or to the end.
 
-A step is found as a change point in the seconds that a suspect costs: where the affected iterations lie dense they are
-one window; scattered ones are intermittent, if there are too many to be chance.
+A step is found as a change point in the seconds that a suspect costs: where the affected iterations lie dense
+they are one window; scattered ones are intermittent, if there are too many to be chance.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """How long every forward and backward took, with waiting taken out.
 
-Durations equalise by synchronisation: in a pipeline everybody's iteration is as long as the slowest one's. What tells
-is *work*: the time from a task's inputs being there to its output being ready.
+Durations equalise by synchronisation: in a pipeline everybody's iteration is as long as the slowest one's.
+What tells is *work*: the time from a task's inputs being there to its output being ready.
 
-* With start and end times (recordings): from the end of the Recv to the start of the Send on the device, less the
-  time spent in collectives inside the task waiting for other members. That is one rank's own work.
-* With host times only (text logs): the host runs ahead inside a block of calls and waits for its device at the next
-  Send or Recv, so "first call of the block → next Send or Recv" is the block's work, shared by its tensor group.
-  (First → last call of a block shows nothing: the host enqueues it in a burst.) Which member of the group is to blame
-  shows in the offset it carries through the bursts: one number per block, never summed over calls.
+* With start and end times (recordings): from the end of the Recv to the start of the Send on the device, less
+  the time spent in collectives inside the task waiting for other members. That is one rank's own work.
+* With host times only (text logs): the host runs ahead inside a block of calls and waits for its device at
+  the next Send or Recv, so "first call of the block → next Send or Recv" is the block's work, shared by its
+  tensor group. (First → last call of a block shows nothing: the host enqueues it in a burst.) Which member of
+  the group is to blame shows in the offset it carries through the bursts: one number per block, never summed
+  over calls.
 
 Everything is seconds; NaN where it was not seen.
 """
@@ -38,19 +39,25 @@ class WorkTable:
     """K iterations of S stages × D replicas × M members (tensor × context) × T tasks.
 
     grid        int32 [S, D, M]: the rank at each place
-    begin, end  float64 [K, S, D, M, T]: when a task's inputs were there / its output was; seconds after ``t0``
+    begin, end  float64 [K, S, D, M, T]: when a task's inputs were there / its output was; seconds after
+                ``t0``
     own         float64 [K, S, D, M, T]: own work of a rank; None where only the group's is known (host times)
     group       float64 [K, S, D, T]: work of the tensor group: what the pipeline waits for
-    offset      float64 [K, S, D, M, T]: how much later than the first of its tensor group a rank called, median over
-                the calls of a task
-    burst       float64 [K, S, D, M, T]: first to last call of a task on the host; grows when the *host* is slow
+    offset      float64 [K, S, D, M, T]: how much later than the first of its tensor group a rank called,
+                median over the calls of a task
+    burst       float64 [K, S, D, M, T]: first to last call of a task on the host; grows when the *host* is
+                slow
     burst_calls int64 [K, S, D, M, T]: calls of that burst
-    comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None unless ``own``
+    comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None
+                unless ``own``
     wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
-    transfer    float64 [K, S, D, M, T]: from both sides being ready to the input being there; NaN without a Recv
-    entry       float64 [K, S, D, M]: how late a rank came to a call between the previous anchor and its first task,
-                against the other ranks of its stage (optimizer, checkpoint, data loading); the latest of them
-    iteration   float64 [K]: iteration time (anchor to anchor, median over ranks);  anchor float64 [K]: when it ended
+    transfer    float64 [K, S, D, M, T]: from both sides being ready to the input being there; NaN without a
+                Recv
+    entry       float64 [K, S, D, M]: how late a rank came to a call between the previous anchor and its first
+                task, against the other ranks of its stage (optimizer, checkpoint, data loading); the latest
+                of them
+    iteration   float64 [K]: iteration time (anchor to anchor, median over ranks);  anchor float64 [K]: when
+                it ended
     """
 
     t0: int
@@ -71,6 +78,7 @@ class WorkTable:
 
     @property
     def by_rank(self) -> bool:
+        """Whether the work of single ranks is known, not only of groups."""
         return self.own is not None
 
 
@@ -282,7 +290,7 @@ class _Measure:
         called = self._at(self.enqueue, at)
         tensor = np.flatnonzero(string.role[positions] == Role.TENSOR)
         if len(tensor):
-            groups = _group_index(self.layout, Axis.TENSOR, stage, self.grid[stage])
+            groups = _group_index(self.layout, Axis.TENSOR, self.grid[stage])
             late = called[:, tensor] - _by_group(np.fmin, called[:, tensor], groups)
             out[0][k, stage] = _median_by_task(late, tasks[tensor], n_tasks).reshape(shape)
         if not completed:
@@ -296,7 +304,7 @@ class _Measure:
         ):
             columns = np.flatnonzero(string.role[positions] == role)
             if len(columns):
-                groups = _group_index(self.layout, axis, stage, self.grid[stage])
+                groups = _group_index(self.layout, axis, self.grid[stage])
                 # The last member to come does not wait: its time in the collective is the transfer itself.
                 cost[:, columns] = _by_group(np.fmin, spent[:, columns], groups)
         out[1][k, stage] = _sum_by_task(spent - cost, tasks, n_tasks).reshape(shape)
@@ -315,9 +323,7 @@ def task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]
     return task_of
 
 
-def _group_index(
-    layout: ParallelLayout, axis: Axis, stage: int, grid: NDArray[np.int32]
-) -> NDArray[np.int64]:
+def _group_index(layout: ParallelLayout, axis: Axis, grid: NDArray[np.int32]) -> NDArray[np.int64]:
     """int64 [ranks of the stage]: number of the group of each, in the order of ``grid`` flattened."""
     number = np.full(layout.world_size, -1, np.int64)
     groups = layout.groups(axis)
