@@ -22,6 +22,7 @@ from megatrace.commands.main import build, examples_of, group_help, ordered
 from megatrace.errors import EXIT_CODES
 from megatrace.registry import Registry
 from megatrace.reports.schema import schema
+from megatrace.simulator import reference as scenarios
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -81,6 +82,7 @@ def pages() -> dict[str, str]:
     made = {"commands.md": commands_page(), "exit-codes.md": exit_codes_page()}
     for registry in catalogues():
         made.setdefault(f"{registry.kind}s.md", catalogue_page(registry))
+    made["scenario.md"] = f"{HEAD}\n{scenarios.reference_page()}"
     made["job-yaml.md"] = f"{HEAD}\n{reference_page()}"
     made["diagnosis.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     return made

@@ -102,6 +102,7 @@ def test_a_stuck_host_has_nothing_pending_and_one_call_less_than_its_peer() -> N
     assert len(pending(events, CULPRIT)) == 0
     missing = events.op[pending(events, 4)[0]]
     assert missing == Op.ALL_REDUCE
+    assert run_of(EVERYWHERE[0]).truth.faults[0].seq == events.seq[pending(events, 4)[0]]
     last = rows(events, CULPRIT)[-1]
     assert events.seq[last] == events.seq[pending(events, 4)[0]] - 1
 

@@ -9,16 +9,23 @@ from pathlib import Path
 import pytest
 import yaml
 
+from megatrace.collect.jobconfig import read_job_config
 from megatrace.commands.main import main
+from megatrace.commands.simulate import job_yaml
 from megatrace.errors import ConfigError, TraceError, UnknownName
+from megatrace.model.job import ScheduleKind
 from megatrace.simulator import (
+    Capture,
+    LateDeaths,
     Scenario,
     builtin_scenarios,
     load_scenario,
     named_scenario,
+    reference,
     simulate,
     with_counterfactual,
 )
+from megatrace.simulator.answers import _TABLE
 
 TINY = "tp: 2\npp: 2\nmicro_batches: 2\nlayers_per_stage: 1\niterations: 3\n"
 
@@ -76,6 +83,11 @@ def test_the_scenarios_that_come_along_are_whole() -> None:
         named_scenario("flagshp")
 
 
+SEQ = 2 * (3 + 2 + 3 + 1 + 2) + 1
+"""Second tensor-parallel call of iteration 1 on the last stage of one layer; iteration 0 made, per micro-batch,
+3 broadcasts, 2 all-reduces forward, 3 for the loss, 1 for the output layer and 2 backward."""
+
+
 def test_the_truth_as_json_is_complete() -> None:
     scenario = Scenario.model_validate(
         {**yaml.safe_load(TINY), "faults": [{"fault": "stuck_host", "rank": 2, "iteration": 1}]}
@@ -91,7 +103,7 @@ def test_the_truth_as_json_is_complete() -> None:
     assert fault["culprits"]["ranks"] == [2]
     assert set(fault["answers"]) == {"ring", "text"}
     assert fault["where"] == {
-        "stage": 1, "micro_batch": 0, "phase": "forward", "op": "BROADCAST", "seq": None, "peer": None,
+        "stage": 1, "micro_batch": 0, "phase": "forward", "op": "BROADCAST", "seq": SEQ, "peer": None,
     }  # fmt: skip
     assert fault["positive"] is True
     assert len(again["work_ms"]) == 4
@@ -142,3 +154,25 @@ def test_another_seed_is_another_job(tmp_path: Path, capsys: pytest.CaptureFixtu
         texts.append((logs / "rank_1.log").read_bytes())
     assert texts[0] == texts[2]
     assert texts[0] != texts[1]
+
+
+def test_every_key_of_a_scenario_is_explained() -> None:
+    assert list(reference.KEYS) == list(Scenario.model_fields)
+    assert list(reference.CAPTURE_KEYS) == list(Capture.model_fields)
+    page = reference.reference_page()
+    for model in reference.fault_models():
+        assert f"### {model.model_fields['fault'].default}\n" in page
+        assert model in _TABLE or model is LateDeaths
+
+
+def test_the_declared_configuration_reads_back(tmp_path: Path) -> None:
+    scenario = Scenario(tp=2, pp=2, vpp=2, micro_batches=2, iterations=2)
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job_yaml(scenario)))
+    config = read_job_config(path)
+    assert config.world_size is not None
+    assert config.world_size.value == 4
+    assert config.virtual is not None
+    assert config.virtual.value == 2
+    assert config.schedule is not None
+    assert config.schedule.value is ScheduleKind.INTERLEAVED

@@ -17,9 +17,9 @@ from megatrace.model.layout import Axis
 from megatrace.simulator import faults as f
 from megatrace.simulator.cluster import Cluster
 from megatrace.simulator.patterns import TAIL_BACKWARD
-from megatrace.simulator.program import AXES, Program
+from megatrace.simulator.program import AXES
 from megatrace.simulator.scenario import Scenario
-from megatrace.simulator.stops import Strike, row_at
+from megatrace.simulator.stops import Hit, row_at
 from megatrace.simulator.truth import Answer, FaultTruth
 
 VISIBLE_OFFSET_MS = 0.5
@@ -28,9 +28,7 @@ _NEVER_CALLED = (Kind.HANG_HOST, Kind.MISSING_CALL, Kind.DEAD_RANK)
 _SLOW_NETWORK = (Kind.SLOW_NETWORK,)
 
 
-def answers_for(
-    fault: f.Fault, scenario: Scenario, cluster: Cluster, hit: tuple[Strike, Program] | None
-) -> FaultTruth:
+def answers_for(fault: f.Fault, scenario: Scenario, cluster: Cluster, hit: Hit | None) -> FaultTruth:
     """The truth of one fault, without its window. ``hit`` is where it struck, for faults that stop a job."""
     case = _Case(scenario, cluster, hit)
     return _TABLE[type(fault)](case, fault)
@@ -69,7 +67,7 @@ class _Case:
 
     s: Scenario
     cluster: Cluster
-    hit: tuple[Strike, Program] | None
+    hit: Hit | None
 
     def group(self, axis: Axis, rank: int) -> tuple[int, ...]:
         return tuple(sorted(self.cluster.layout.group(axis, rank)))
@@ -80,7 +78,7 @@ class _Case:
 
     def struck_group(self, rank: int) -> tuple[int, ...]:
         """Members of the communicator of the struck call."""
-        row = row_at(self.hit[1], self.hit[0]) if self.hit is not None else None
+        row = row_at(self.hit.program, self.hit.strike) if self.hit is not None else None
         if row is None or row.peer_stage is not None:
             return (rank,)
         return self.group(AXES[row.channel], rank)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -30,11 +30,11 @@ from megatrace.simulator.faults import (
 )
 from megatrace.simulator.observe import captured
 from megatrace.simulator.patterns import IterationKind, megatron
-from megatrace.simulator.program import Program
+from megatrace.simulator.program import Channel, Program
 from megatrace.simulator.recording import Recorder, Rewrite, Skip
 from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.sharded import sharded
-from megatrace.simulator.stops import Strike, crossed_calls, strike_of, struck, swapped_calls
+from megatrace.simulator.stops import Hit, Strike, crossed_calls, row_at, strike_of, struck, swapped_calls
 from megatrace.simulator.truth import Truth, compared, describe
 
 ProgramKey: TypeAlias = tuple[int, IterationKind]
@@ -55,14 +55,12 @@ class _Run:
     """Raw results of the engine."""
 
     recorder: Recorder
-    rewrites: list[Rewrite]
-    skips: list[Skip]
+    strikes: _Strikes
     ends: F8
     """[iterations + 1]: ns at which the last host left iteration k − 1; inf where it never did"""
     work: F8
     """[world, iterations]: ns of kernels that a rank's device was asked to do"""
     struck_at: dict[int, float]
-    strikes: dict[int, tuple[Strike, Program]]
 
 
 def simulate(scenario: Scenario) -> Simulation:
@@ -70,9 +68,10 @@ def simulate(scenario: Scenario) -> Simulation:
     deaths = _deaths(scenario)
     run = _run(scenario, deaths)
     until = scenario.capture.cut_at_s * 1e9 if scenario.capture.cut_at_s else np.inf
-    trace = run.recorder.trace(run.rewrites, run.skips, until)
+    trace = run.recorder.trace(run.strikes.rewrites, run.strikes.skips, until)
     trace = captured(trace, scenario)
-    truth = describe(scenario, run.recorder.cluster, run.ends, run.work, run.struck_at, run.strikes, deaths)
+    hits = run.strikes.hits
+    truth = describe(scenario, run.recorder.cluster, run.ends, run.work, run.struck_at, hits, deaths)
     return Simulation(scenario, trace, truth)
 
 
@@ -176,31 +175,70 @@ def programs_of(scenario: Scenario, kind: IterationKind, cache: dict[ProgramKey,
     return [cache[stage, kind] for stage in range(scenario.pp)]
 
 
+@dataclass(slots=True)
+class _Strikes:
+    """Collects what strikes whom while a scenario runs."""
+
+    scenario: Scenario
+    cluster: Cluster
+    rewrites: list[Rewrite] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    hits: dict[int, Hit] = field(default_factory=dict)
+    """By index of the fault."""
+    used: dict[tuple[int, Channel], int] = field(default_factory=dict)
+    """Operation numbers used up in earlier iterations, per stage and channel."""
+
+    def of(self, iteration: int, programs: list[Program]) -> list[Strike]:
+        """The strikes of one iteration."""
+        now: list[Strike] = []
+        for number, fault in enumerate(self.scenario.faults):
+            rank = getattr(fault, "rank", None)
+            if rank is None or not struck(fault, iteration):
+                continue
+            program = programs[self.cluster.locate(rank)[0]]
+            strike = strike_of(fault, program)
+            if strike is not None:
+                now.append(strike)
+                self.hits[number] = Hit(strike, program, self._number(strike, program))
+                self._rewrite(fault, strike, program, iteration)
+        for program in programs:
+            for channel, calls in program.calls.items():
+                key = (program.stage, channel)
+                self.used[key] = self.used.get(key, 0) + calls
+        return now
+
+    def _number(self, strike: Strike, program: Program) -> int | None:
+        row = row_at(program, strike)
+        if row is None or row.channel in program.alone:
+            return None
+        return row.seq + self.used.get((program.stage, row.channel), 0)
+
+    def _rewrite(self, fault: Fault, strike: Strike, program: Program, iteration: int) -> None:
+        """What the faulty rank calls instead of what its peers call."""
+        row = program.first_row[strike.instruction]
+        if isinstance(fault, SizeMismatch):
+            self.rewrites.append(Rewrite(fault.rank, iteration, row, factor=fault.factor))
+        elif isinstance(fault, SkippedCollective):
+            self.skips.append(Skip(fault.rank, iteration, row))
+        elif isinstance(fault, OrderMismatch | CommDeadlock):
+            swapped = swapped_calls(fault, program) if isinstance(fault, OrderMismatch) else None
+            pair = swapped or crossed_calls(program)
+            first, second = (program.first_row[index] for index in pair)
+            self.rewrites.append(Rewrite(fault.rank, iteration, first, instead=second))
+            self.rewrites.append(Rewrite(fault.rank, iteration, second, instead=first))
+
+
 def _run(scenario: Scenario, deaths: F8 | None) -> _Run:
     cluster = Cluster(scenario)
     _check_links(scenario, cluster)
-    engine, recorder = Engine(cluster, deaths), Recorder(cluster)
+    engine, recorder, strikes = Engine(cluster, deaths), Recorder(cluster), _Strikes(scenario, cluster)
     cache: dict[ProgramKey, Program] = {}
-    rewrites: list[Rewrite] = []
-    skips: list[Skip] = []
-    strikes: dict[int, tuple[Strike, Program]] = {}
     ends = np.full(scenario.iterations + 1, np.inf)
     ends[0] = 0.0
     work = np.full((scenario.world_size, scenario.iterations), np.nan)
     for iteration in range(scenario.iterations):
         programs = programs_of(scenario, iteration_kind(scenario, iteration), cache)
-        now: list[Strike] = []
-        for number, fault in enumerate(scenario.faults):
-            rank = getattr(fault, "rank", None)
-            if rank is None or not struck(fault, iteration):
-                continue
-            program = programs[cluster.locate(rank)[0]]
-            strike = strike_of(fault, program)
-            if strike is not None:
-                now.append(strike)
-                strikes[number] = (strike, program)
-                _rewrite(fault, strike, program, iteration, rewrites, skips)
-        recorded = engine.iterate(iteration, programs, now)
+        recorded = engine.iterate(iteration, programs, strikes.of(iteration, programs))
         recorder.add([part for part in recorded if np.isfinite(part.enqueue).any()])
         for part in recorded:
             work[cluster.grid[part.program.stage].reshape(-1), iteration] = part.work
@@ -209,23 +247,7 @@ def _run(scenario: Scenario, deaths: F8 | None) -> _Run:
             break
         if finished.all():
             ends[iteration + 1] = max(float(state.host.max()) for state in engine.states)
-    return _Run(recorder, rewrites, skips, ends, work, engine.struck_at, strikes)
-
-
-def _rewrite(
-    fault: Fault, strike: Strike, program: Program, iteration: int, rewrites: list[Rewrite], skips: list[Skip]
-) -> None:
-    """What the faulty rank calls instead of what its peers call."""
-    row = program.first_row[strike.instruction]
-    if isinstance(fault, SizeMismatch):
-        rewrites.append(Rewrite(fault.rank, iteration, row, factor=fault.factor))
-    elif isinstance(fault, SkippedCollective):
-        skips.append(Skip(fault.rank, iteration, row))
-    elif isinstance(fault, OrderMismatch | CommDeadlock):
-        pair = swapped_calls(fault, program) if isinstance(fault, OrderMismatch) else crossed_calls(program)
-        first, second = (program.first_row[index] for index in pair)
-        rewrites.append(Rewrite(fault.rank, iteration, first, instead=second))
-        rewrites.append(Rewrite(fault.rank, iteration, second, instead=first))
+    return _Run(recorder, strikes, ends, work, engine.struck_at)
 
 
 def _check_links(scenario: Scenario, cluster: Cluster) -> None:

@@ -61,12 +61,12 @@ class Strike:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Where a fault struck, for the ground truth."""
+class Hit:
+    """Where a fault struck. ``seq`` is the operation number of the call, where it counts."""
 
-    instruction: int
-    row: int | None
-    label: Label
+    strike: Strike
+    program: Program
+    seq: int | None
 
 
 def strike_of(fault: Fault, program: Program) -> Strike | None:

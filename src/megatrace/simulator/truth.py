@@ -20,9 +20,8 @@ from megatrace.model.finding import Kind, Severity, Verdict
 from megatrace.model.schedule import Phase
 from megatrace.simulator.cluster import F8, Cluster
 from megatrace.simulator.faults import STANDSTILLS, Fault, LateDeaths
-from megatrace.simulator.program import Program
 from megatrace.simulator.scenario import Scenario
-from megatrace.simulator.stops import Strike, row_at
+from megatrace.simulator.stops import Hit, row_at
 
 SCHEMA = "megatrace.truth/1"
 POSITIVE_SHARE = 0.95
@@ -158,7 +157,7 @@ def describe(
     ends: F8,
     work: F8,
     struck_at: Mapping[int, float],
-    strikes: Mapping[int, tuple[Strike, Program]],
+    hits: Mapping[int, Hit],
     deaths: F8 | None,
 ) -> Truth:
     """The truth of a run, from its scenario and what the engine saw."""
@@ -169,10 +168,10 @@ def describe(
     for number, fault in enumerate(scenario.faults):
         if isinstance(fault, LateDeaths):
             continue
-        strike = strikes.get(number)
-        truth = answers_for(fault, scenario, cluster, strike)
+        hit = hits.get(number)
+        truth = answers_for(fault, scenario, cluster, hit)
         truth = _windowed(truth, fault, scenario, ends)
-        told.append(_located(truth, cluster, strike, struck_at, deaths))
+        told.append(_located(truth, cluster, hit, struck_at, deaths))
     standing = any(isinstance(fault, STANDSTILLS) for fault in scenario.faults)
     verdict = Verdict.HANG if standing else Verdict.SLOW if told else Verdict.HEALTHY
     late: dict[int, float] = {}
@@ -233,7 +232,7 @@ def _windowed(truth: FaultTruth, fault: Fault, scenario: Scenario, ends: F8) -> 
 def _located(
     truth: FaultTruth,
     cluster: Cluster,
-    strike: tuple[Strike, Program] | None,
+    hit: Hit | None,
     struck_at: Mapping[int, float],
     deaths: F8 | None,
 ) -> FaultTruth:
@@ -241,21 +240,20 @@ def _located(
     stages = {cluster.locate(rank)[0] for rank in truth.ranks}
     if truth.stage is None and len(stages) == 1:
         truth = replace(truth, stage=stages.pop())
-    if strike is None:
+    if hit is None:
         time = struck_at.get(truth.links[0][0]) if truth.links else None
         if truth.kind is Kind.DEAD_RANK and deaths is not None and truth.ranks:
             time = float(deaths[truth.ranks[0]])
         if time is not None and np.isfinite(time):
             truth = replace(truth, start_s=time / 1e9)
         return truth
-    hit, program = strike
-    row = row_at(program, hit)
-    time = struck_at.get(hit.rank)
+    row = row_at(hit.program, hit.strike)
+    time = struck_at.get(hit.strike.rank)
     truth = replace(truth, start_s=None if time is None or not np.isfinite(time) else time / 1e9)
     if row is None:
         return truth
     peer = None
     if row.peer_stage is not None:
-        _, flat = cluster.locate(hit.rank)
+        _, flat = cluster.locate(hit.strike.rank)
         peer = int(cluster.grid[row.peer_stage].reshape(-1)[flat])
-    return replace(truth, op=row.op.name, peer=peer)
+    return replace(truth, op=row.op.name, seq=hit.seq, peer=peer)
