@@ -51,7 +51,7 @@ def signatures(events: Events, ordinal: NDArray[np.int64]) -> NDArray[np.int64]:
     mixed = (count.astype(np.uint64) * np.uint64(16) + events.op) * _PRIME
     mixed ^= ordinal.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed ^= mixed >> np.uint64(29)
-    return mixed.astype(np.int64)
+    return np.asarray(mixed.astype(np.int64))
 
 
 def anchor_rows(
@@ -123,10 +123,11 @@ def _light_per_call(
 ) -> NDArray[np.int64]:
     """int64 [calls + 1]: bookkeeping calls (loss, norms, flags) that recur throughout, before each call.
 
-    Every framework makes some once an iteration; gradient buckets and layers of equal size look periodic without.
+    Every framework makes some once an iteration; gradient buckets and layers of equal size look periodic
+    without.
     """
     recurring = _recurring(inverse, counts)[inverse] & ~heavy
-    return np.concatenate([[0], np.cumsum(recurring)])
+    return np.concatenate([[0], np.cumsum(recurring)]).astype(np.int64)
 
 
 def _recurring(inverse: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -20,8 +20,6 @@ F8 = NDArray[np.float64]
 
 # Pace of a starved host against the usual one. Burst pace differs by 10–20 % between healthy ranks.
 STARVED = 1.6
-# Bursts of fewer calls say nothing about pace.
-CALLS = 4
 QUICK = 0.25
 ALL_SLOW = 0.6
 
@@ -36,9 +34,7 @@ class SlowHosts:
 
 def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
     """Hosts that need longer per call than usual, or None where no bursts are seen."""
-    calls = table.burst_calls
-    bursts = np.where(calls[costs.iterations] >= CALLS, table.burst[costs.iterations], np.nan)
-    pace = median(bursts / np.maximum(calls[costs.iterations] - 1, 1), 4)  # [K, S, D, M]
+    pace = median(table.pace[costs.iterations], 4)  # [K, S, D, M]
     if np.isnan(pace).all():
         return None
     flat = pace.reshape(len(pace), -1)
@@ -61,7 +57,8 @@ def normal_on_good_hosts(costs: Costs, starved: NDArray[np.bool_]) -> F8:
     Their own past shows nothing and their peers may stand on the same node, so other stages speak: the median
     of the same phase over the places that are not starved.
     """
-    places = starved if costs.work.shape[3] == starved.shape[2] else starved.any(axis=2, keepdims=True)
+    by_rank = costs.work.shape[3] == starved.shape[2]
+    places = np.asarray(starved if by_rank else starved.any(axis=2, keepdims=True))
     normal = np.array(costs.normal)
     if not places.any() or places.all():
         return normal

@@ -23,7 +23,7 @@ from megatrace.analysis.iterations import Iterations, number_iterations
 from megatrace.analysis.roles import AXES, Role, channel_roles
 from megatrace.model.events import NO_COMM, Events
 from megatrace.model.job import JobConfig
-from megatrace.model.layout import Axis, ParallelLayout
+from megatrace.model.layout import DEFAULT_ORDER, Axis, ParallelLayout
 from megatrace.model.trace import Communicator, Coverage, Trace
 
 # A layout must explain this share of the calls' groups to be believed.
@@ -101,8 +101,8 @@ def _ordinals(channels: Channels) -> NDArray[np.int64]:
 def _known_members(trace: Trace, channels: Channels) -> list[tuple[int, ...] | None]:
     """Members of each channel's communicator: as recorded, else the ranks seen using it."""
     users: dict[int, list[int]] = {}
-    for i in np.flatnonzero(~channels.by_stream):
-        users.setdefault(int(channels.key[i]), []).append(int(channels.rank[i]))
+    for channel in np.flatnonzero(~channels.by_stream):
+        users.setdefault(int(channels.key[channel]), []).append(int(channels.rank[channel]))
     members: list[tuple[int, ...] | None] = []
     cache: dict[int, tuple[int, ...]] = {}
     for i in range(len(channels)):
@@ -141,9 +141,9 @@ def declared_layout(job: JobConfig, world: int) -> ParallelLayout | None:
     vpp = job.virtual.value if job.virtual else 1
     if (sizes["dp"] * sizes["cp"]) % ep:
         return None
-    extra = {} if job.order is None else {"order": job.order.value}
+    order = DEFAULT_ORDER if job.order is None else job.order.value
     try:
-        return ParallelLayout(ep=ep, vpp=vpp, **sizes, **extra)
+        return ParallelLayout(ep=ep, vpp=vpp, order=order, **sizes)
     except ValueError:
         return None  # an order that no experts can have
 
@@ -260,8 +260,8 @@ def _communicators(
     for axis, ranks, indices in _stream_clusters(channels, role, layout, lookup):
         comm_of[indices] = len(table)
         table.append(Communicator(id=len(table), members=ranks, axis=axis))
-    comm = comm_of[channels.of_event] if len(channels) else np.empty(0, np.int32)
-    return trace.events.with_columns(comm=comm), tuple(table)
+    column = comm_of[channels.of_event] if len(channels) else np.empty(0, np.int32)
+    return trace.events.with_columns(comm=column), tuple(table)
 
 
 def _axis(

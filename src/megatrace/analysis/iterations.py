@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis.channels import Channels
-from megatrace.model.events import Events
+from megatrace.model.events import UNSEEN, Events
 
 I8 = NDArray[np.int64]
 
@@ -45,9 +45,15 @@ class Iterations:
         return self.start >= 0
 
     def times(self, events: Events) -> NDArray[np.float64]:
-        """float64 [ranks, count]: when each rank reached the anchor, ns; NaN where it is not known."""
+        """float64 [ranks, count]: when each rank's anchor ended on its device, ns; NaN where it is not known.
+
+        Where only host times are recorded, when its host called it: the host may be ahead of the device by
+        most of an iteration, but by the same in each.
+        """
         table = np.full((len(self.ranks), self.count), np.nan)
-        table[np.searchsorted(self.ranks, self.rank), self.number] = events.enqueue[self.row]
+        ended = events.enqueue if events.end is None else events.end
+        known = np.where(ended[self.row] == UNSEEN, np.nan, ended[self.row].astype(np.float64))
+        table[np.searchsorted(self.ranks, self.rank), self.number] = known
         return table
 
 
@@ -126,7 +132,7 @@ def _counter_at(events: Events, channels: Channels, part: slice, rows: I8) -> I8
     index = np.searchsorted(where, rows, "right") - 1
     if bool(np.any(index < 0)):
         return None
-    return events.seq[where[index]]
+    return np.asarray(events.seq[where[index]])
 
 
 def _slice_starts(rows: I8, gaps: I8, first_row: int) -> I8:

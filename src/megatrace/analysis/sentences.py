@@ -26,8 +26,8 @@ _VERB = {
 }
 
 _REMEDY = {
-    Kind.SLOW_COMPUTE: "check the GPU for throttling, other processes and ECC errors (nvidia-smi -q -d PERFORMANCE,ECC); "
-    "drain the node if it comes back",
+    Kind.SLOW_COMPUTE: "check the GPU for throttling, other processes and ECC errors "
+    "(nvidia-smi -q -d PERFORMANCE,ECC); drain the node if it comes back",
     Kind.SLOW_HOST: "check the node's processors: other load, cgroup limits, frequency governor, swapping",
     Kind.SLOW_NETWORK: "check the path's NICs, cables and switch ports for errors and a reduced link speed",
     Kind.SLOW_STORAGE: "check the storage that feeds the data loader and takes the checkpoints",
@@ -123,17 +123,20 @@ def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidenc
         m = lead.member or 0
         value = float(np.median(costs.transfer[hit, s, d, m].sum(axis=-1)) * 1e3)
         normal = float(np.median(costs.normal_transfer[hit, s, d, m].sum(axis=-1)) * 1e3)
-        text = f"transfers from stage {lead.feeder} to stage {s}: {normal:.1f} → {value:.1f} ms an iteration, with both sides ready"
+        text = f"transfers from stage {lead.feeder} to stage {s}: {normal:.1f} → {value:.1f} ms an iteration"
+        text += ", with both sides ready"
         return Evidence(text, round(value, 3), "ms")
     if lead.cause is Cause.COLLECTIVE:
         value = float(np.median(costs.comm[hit, s, d].sum(axis=-1)) * 1e3)
         normal = float(np.median(costs.normal_comm[hit, s, d].sum(axis=-1)) * 1e3)
-        text = f"collectives of the group: {normal:.1f} → {value:.1f} ms an iteration after the last member had come"
+        text = f"collectives of the group: {normal:.1f} → {value:.1f} ms an iteration"
+        text += " after the last member had come"
         return Evidence(text, round(value, 3), "ms")
     m = 0 if lead.member is None else lead.member
     if lead.cause is Cause.ENTRY:
         value = float(np.median(costs.entry[hit, s, d, m]) * 1e3)
-        text = f"came {value:.0f} ms after the other ranks of its stage to the calls before the first forward, {len(hit)} times"
+        text = f"came {value:.0f} ms after the other ranks of its stage to the calls before the first forward"
+        text += f", {len(hit)} times"
         return Evidence(text, round(value, 3), "ms")
     value = float(np.median(costs.work[hit, s, d, m].sum(axis=-1)) * 1e3)
     normal = float(np.median(costs.normal[hit, s, d, m].sum(axis=-1)) * 1e3)
@@ -146,10 +149,11 @@ def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidenc
 def member_evidence(table: WorkTable, lead: Suspect, late: Member) -> Evidence:
     """The offset that the late member carries."""
     others = [int(r) for i, r in enumerate(table.grid[lead.stage, lead.replica]) if i != late.index]
+    plural = "s" if len(others) > 1 else ""
     text = (
-        f"{1e3 * late.offset_s:.1f} ms behind rank{'s' if len(others) > 1 else ''} {format_ranks(others)} through each "
-        f"block of calls, the latest in {100 * late.share:.0f} % of {late.blocks} blocks"
+        f"{1e3 * late.offset_s:.1f} ms behind rank{plural} {format_ranks(others)} through each block of calls"
     )
+    text += f", the latest in {100 * late.share:.0f} % of {late.blocks} blocks"
     if late.normal_s:
         text += f" ({1e3 * late.normal_s:.1f} ms outside)"
     return Evidence(text, round(1e3 * late.offset_s, 3), "ms")
@@ -158,7 +162,8 @@ def member_evidence(table: WorkTable, lead: Suspect, late: Member) -> Evidence:
 def no_member_evidence(late: Member) -> Evidence:
     """Why no member is named."""
     return Evidence(
-        f"no member of the group is late consistently (the latest one in {100 * late.share:.0f} % of {late.blocks} blocks)",
+        "no member of the group is late consistently "
+        f"(the latest one in {100 * late.share:.0f} % of {late.blocks} blocks)",
         round(late.share, 3),
         None,
     )
