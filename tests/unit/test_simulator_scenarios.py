@@ -84,7 +84,7 @@ def test_the_scenarios_that_come_along_are_whole() -> None:
 
 
 SEQ = 2 * (3 + 2 + 3 + 1 + 2) + 1
-"""Second tensor-parallel call of iteration 1 on the last stage of one layer; iteration 0 made, per micro-batch,
+"""Second tensor-parallel call of iteration 1 on the last stage of one layer; iteration 0 made, a micro-batch,
 3 broadcasts, 2 all-reduces forward, 3 for the loss, 1 for the output layer and 2 backward."""
 
 
