@@ -31,8 +31,8 @@ def write_rank(path: Path, rank: int, lines: int) -> int:
         stream, group = groups[k]
         now += rng.randrange(20_000, 900_000)
         text.append(
-            f"[save_count {len(text) // 9999 + 1}] [{now // 10**9}.{now % 10**9:09d}] [Rank {rank}] Fun {name} "
-            f"Data {count} stream 0x{stream:x} opCount {counters[k]} groupHash {group}\n"
+            f"[save_count {len(text) // 9999 + 1}] [{now // 10**9}.{now % 10**9:09d}] [Rank {rank}] "
+            f"Fun {name} Data {count} stream 0x{stream:x} opCount {counters[k]} groupHash {group}\n"
         )
         counters[k] += 1
     data = "".join(text).encode()

@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+// For the pieces of the canonical line: a call would cost more than what they do.
+#define MEGATRACE_INLINE __attribute__((always_inline)) inline
+
 namespace {
 
 constexpr size_t kMaxLine = 4096;     // no dialect comes near; a longer "line" is not text
@@ -331,7 +334,7 @@ inline int leading_digits(uint64_t word) {
 }
 
 // A decimal number of up to 16 digits, all of them; p ends behind it. False where there is none.
-inline bool take_number(const char *&p, uint64_t *value) {
+MEGATRACE_INLINE bool take_number(const char *&p, uint64_t *value) {
   const uint64_t word = load8(p);
   const int digits = leading_digits(word);
   if (digits == 0) return false;
@@ -365,13 +368,13 @@ struct Literal {
   }
 };
 
-inline bool begins(const char *p, const Literal &literal) {
-  if (literal.size <= 8) return ((load8(p) ^ literal.first) & keep_first(literal.size)) == 0;
-  return ((load8(p) ^ literal.first) | (load8(p + literal.size - 8) ^ literal.last)) == 0;
-}
-
-inline bool take(const char *&p, const Literal &literal) {
-  if (!begins(p, literal)) return false;
+// The literal is a template argument, so that its words become immediate operands.
+template <const Literal &literal> MEGATRACE_INLINE bool take(const char *&p) {
+  if constexpr (literal.size <= 8) {
+    if (((load8(p) ^ literal.first) & keep_first(literal.size)) != 0) return false;
+  } else {
+    if (((load8(p) ^ literal.first) | (load8(p + literal.size - 8) ^ literal.last)) != 0) return false;
+  }
   p += literal.size;
   return true;
 }
@@ -393,17 +396,17 @@ constexpr Literal kReduce("Reduce ");
 constexpr Literal kSend("Send ");
 constexpr Literal kRecv("Recv ");
 
-inline bool take_name(const char *&p, const Literal &name, uint8_t code, uint8_t *op) {
-  if (!take(p, name)) return false;
+template <const Literal &name> MEGATRACE_INLINE bool take_name(const char *&p, uint8_t code, uint8_t *op) {
+  if (!take<name>(p)) return false;
   *op = code;
   return true;
 }
 
 // The names that training emits, with the blank behind them; others are for any_line.
-inline bool take_any_name(const char *&p, uint8_t *op) {
-  return take_name(p, kAllReduce, 1, op) || take_name(p, kSend, 6, op) || take_name(p, kRecv, 7, op) ||
-         take_name(p, kAllGather, 2, op) || take_name(p, kReduceScatter, 3, op) || take_name(p, kBroadcast, 4, op) ||
-         take_name(p, kReduce, 5, op);
+MEGATRACE_INLINE bool take_any_name(const char *&p, uint8_t *op) {
+  return take_name<kAllReduce>(p, 1, op) || take_name<kSend>(p, 6, op) || take_name<kRecv>(p, 7, op) ||
+         take_name<kAllGather>(p, 2, op) || take_name<kReduceScatter>(p, 3, op) || take_name<kBroadcast>(p, 4, op) ||
+         take_name<kReduce>(p, 5, op);
 }
 
 // Eight lower-case hex digits, as %p prints them. False where one is not.
@@ -419,10 +422,10 @@ inline bool eight_hex(uint64_t word, uint64_t *value) {
   return true;
 }
 
-inline bool take_stream(const char *&p, uint64_t *stream) {
+bool take_stream(const char *&p, uint64_t *stream) {
   if (*p == '(') {
     *stream = 0;
-    return take(p, kNullStream);
+    return take<kNullStream>(p);
   }
   if (p[0] != '0' || p[1] != 'x') return false;
   const char *begin = p += 2;
@@ -438,7 +441,7 @@ inline bool take_stream(const char *&p, uint64_t *stream) {
 }
 
 // A decimal hash of up to 18 digits and a sign; longer ones (and hex) only where they surely fit.
-inline bool take_hash(const char *&p, uint64_t *hash) {
+bool take_hash(const char *&p, uint64_t *hash) {
   const bool negative = *p == '-';
   if (negative) ++p;
   const char *begin = p;
@@ -474,8 +477,37 @@ struct Memo {
 
 constexpr unsigned kMemos = 16; // a rank has 3 to 12 communicators
 
+// What neighbouring lines share.
+struct Memos {
+  Memo streams[kMemos] = {};
+  Memo hashes[kMemos] = {};
+  // Seconds: the first eight digits, and the last three with the point. "0000000000." to begin with, which is valid.
+  uint64_t seconds_head = 0x3030303030303030u;
+  uint32_t seconds_tail = 0x2E303030u;
+  int64_t seconds_ns = 0;
+
+  MEGATRACE_INLINE bool take_seconds(const char *p, int64_t *ns) {
+    const uint64_t head = load8(p);
+    uint32_t tail;
+    memcpy(&tail, p + 7, 4);
+    if (head == seconds_head && tail == seconds_tail) {
+      *ns = seconds_ns;
+      return true;
+    }
+    const unsigned tens = static_cast<unsigned char>(p[8] - '0');
+    const unsigned ones = static_cast<unsigned char>(p[9] - '0');
+    if (p[10] != '.' || tens > 9 || ones > 9 || !eight_digits(head)) return false;
+    const uint64_t seconds = eight_value(head) * 100 + tens * 10 + ones;
+    if (seconds >= static_cast<uint64_t>(kInt64Max) / kNsPerSecond) return false;
+    seconds_head = head;
+    seconds_tail = tail;
+    *ns = seconds_ns = static_cast<int64_t>(seconds * kNsPerSecond);
+    return true;
+  }
+};
+
 template <bool (*convert)(const char *&, uint64_t *)>
-inline bool take_memo(Memo *memos, const char *&p, uint64_t *value) {
+MEGATRACE_INLINE bool take_memo(Memo *memos, const char *&p, uint64_t *value) {
   const uint64_t head = load8(p);
   const uint64_t middle = load8(p + 8);
   const uint64_t tail = load8(p + 16);
@@ -501,42 +533,38 @@ inline bool take_memo(Memo *memos, const char *&p, uint64_t *value) {
 // Reads one line as the writers lay it out, with single blanks, ended by "\n" or "\r\n". At least kCanonicalMax bytes
 // must be readable at p. Every step below moves at most: 31 + 22 + 18 + 4 + 14 + 5 + 19 + 8 + 18 + 9 + 19 + 11 + 21 + 2
 // = 201 bytes, and loads at most 8 beyond. False means "not this layout", never "not a call".
-inline bool canonical_line(const char *&at, Memo *memos, Row *row) {
+MEGATRACE_INLINE bool canonical_line(const char *&at, Memos *memos, Row *row) {
   const char *p = at;
   uint64_t number = 0;
   uint8_t flags = 0;
   row->save_count = 0;
   if (p[0] != '[') return false;
   if (p[1] == 's') {
-    if (!take(p, kSaveCount) || !take_number(p, &number) || !take(p, kClose)) return false;
+    if (!take<kSaveCount>(p) || !take_number(p, &number) || !take<kClose>(p)) return false;
     row->save_count = number > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(number);
     flags |= MEGATRACE_LINE_SAVE_COUNT;
   }
   const char *body = p;
   // "[1755590104.253968145] [Rank ": ten digits of seconds, nine of fraction
-  const uint64_t high = load8(p + 1);
-  const uint64_t low = load8(p + 12);
-  const unsigned tens = static_cast<unsigned char>(p[9] - '0');
-  const unsigned ones = static_cast<unsigned char>(p[10] - '0');
+  if (p[0] != '[' || !memos->take_seconds(p + 1, &row->enqueue)) return false;
+  const uint64_t fraction = load8(p + 12);
   const unsigned last = static_cast<unsigned char>(p[20] - '0');
-  if (p[0] != '[' || p[11] != '.' || tens > 9 || ones > 9 || last > 9 || !eight_digits(high) || !eight_digits(low)) return false;
-  const uint64_t seconds = eight_value(high) * 100 + tens * 10 + ones;
-  if (seconds >= static_cast<uint64_t>(kInt64Max) / kNsPerSecond) return false;
-  row->enqueue = static_cast<int64_t>(seconds * kNsPerSecond + eight_value(low) * 10 + last);
+  if (last > 9 || !eight_digits(fraction)) return false;
+  row->enqueue += static_cast<int64_t>(eight_value(fraction) * 10 + last);
   p += 21;
-  if (!take(p, kCloseRank) || !take_number(p, &number) || number > INT32_MAX) return false;
+  if (!take<kCloseRank>(p) || !take_number(p, &number) || number > INT32_MAX) return false;
   row->rank = static_cast<int32_t>(number);
-  if (!take(p, kCloseFun) || !take_any_name(p, &row->op) || !take(p, kDataIs) || !take_number(p, &number)) return false;
+  if (!take<kCloseFun>(p) || !take_any_name(p, &row->op) || !take<kDataIs>(p) || !take_number(p, &number)) return false;
   row->count = static_cast<int64_t>(number);
-  if (!take(p, kStreamIs) || !take_memo<take_stream>(memos, p, &row->stream)) return false;
+  if (!take<kStreamIs>(p) || !take_memo<take_stream>(memos->streams, p, &row->stream)) return false;
   row->seq = -1;
   row->group_hash = 0;
   if (*p == ' ') {
-    if (!take(p, kSeqIs) || !take_number(p, &number)) return false;
+    if (!take<kSeqIs>(p) || !take_number(p, &number)) return false;
     row->seq = static_cast<int64_t>(number);
     flags |= MEGATRACE_LINE_SEQ;
     if (*p == ' ') {
-      if (!take(p, kHashIs) || !take_memo<take_hash>(memos + kMemos, p, &row->group_hash)) return false;
+      if (!take<kHashIs>(p) || !take_memo<take_hash>(memos->hashes, p, &row->group_hash)) return false;
       flags |= MEGATRACE_LINE_HASH;
     }
   }
@@ -574,13 +602,13 @@ void megatrace_log_parse(const char *text, uint64_t length, const megatrace_log_
   const char *const end = text + length;
   uint64_t rows = 0;
   uint64_t rejects = 0;
-  Memo memos[2 * kMemos] = {};
+  Memos memos;
   unsigned flags_or = 0;
   unsigned flags_and = 0xFF;
   while (rows < out.row_capacity && rejects < out.reject_capacity) {
     if (static_cast<size_t>(end - p) >= kCanonicalMax) {
       Row row; // one of its own: its address is not passed on, so it stays in registers
-      if (canonical_line(p, memos, &row)) {
+      if (canonical_line(p, &memos, &row)) {
         flags_or |= row.flags;
         flags_and &= row.flags;
         store(out, rows++, row);

@@ -21,7 +21,7 @@ from megatrace.errors import TraceError
 from megatrace.model.events import NO_COMM, EventFlag, Events, Op
 from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
-from megatrace.readers.calllog_columns import Parsed, Parser, TextBuffer
+from megatrace.readers.calllog_columns import ROW_DTYPES, Parsed, Parser, TextBuffer
 from megatrace.readers.calllog_hash import NO_HASH, Interner, resolve
 from megatrace.readers.calllog_line import Defect, Flag, defect_of
 from megatrace.readers.calllog_native import native_parser
@@ -35,10 +35,10 @@ from megatrace.readers.calllog_notes import (
     table_notes,
 )
 from megatrace.readers.calllog_numpy import NumpyParser
-from megatrace.readers.calllog_table import Columns, Table, rank_slices, tidy
+from megatrace.readers.calllog_table import Table, rank_slices, tidy
 from megatrace.readers.source import ReadOptions, Source
 
-_KEPT = ("rank", "op", "count", "stream", "seq", "enqueue", "save_count", "flags")
+_KEPT = {name: dtype for name, dtype in ROW_DTYPES.items() if name != "group_hash"} | {"group": np.int32}
 _LAYOUT = int(Flag.SAVE_COUNT | Flag.SEQ | Flag.BRACKETED)
 _HASHED = int(Flag.HASH | Flag.HASH_CUT)
 _CALL = re.compile(rb"^\[[^\n]{0,300}\[Rank [0-9]{1,10}\]", re.MULTILINE)
@@ -60,7 +60,7 @@ class CallLogReader:
         del options  # all of them concern how bytes are fetched
         self._parser = parser or best_parser()
         self._buffer = TextBuffer()
-        self._table = Table((*_KEPT, "group"))
+        self._table = Table(_KEPT)
         self._interner = Interner()
         self._files: list[FileReport] = []
 
@@ -138,16 +138,15 @@ class CallLogReader:
         report.lines += parsed.lines
         if not rows:
             return
-        block: Columns = {name: out.columns[name][:rows].copy() for name in _KEPT}
-        flags = block["flags"]
+        flags: NDArray[Any] = out.columns["flags"][:rows]
         some, every = parsed.flags_or, parsed.flags_and
         if some == every:
             report.layouts.add(_layout(some))
         else:
-            report.layouts.update(_layout(value) for value in np.unique(flags).tolist())
+            report.layouts.update(_layout(value) for value in np.flatnonzero(np.bincount(flags)).tolist())
         hashes: NDArray[Any] = out.columns["group_hash"][:rows]
-        block["group"] = self._interner.codes(hashes, flags, some, every)
-        self._table.append(block)
+        group = self._interner.codes(hashes, flags, some, every)
+        self._table.append({**out.columns, "group": group}, rows)
 
     def _refuse(self, report: FileReport, lines: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
         begin = int(offsets[0])
