@@ -50,6 +50,7 @@ class Reporter:
 
     def _claim(self, roots: list[Root], later: list[Root]) -> Claim:
         """What the first end means; several simultaneous ends of one kind are said together."""
+        roots = [self.stopped.settled(root) for root in roots]
         # Where the job is known to stand, fewer repetitions suffice to say what should have come.
         whole = self.stopped.strayed(roots, ENOUGH) or self.stopped.node(roots, later)
         if whole is not None:
@@ -74,10 +75,8 @@ class Reporter:
         instances = np.asarray([i for root in roots for i in root.instances], np.int64)
         held = self.graph.held_up(ranks, instances)
         held[ranks] = False
-        extra = [rank for root in later for rank in root.ranks]
-        held[extra] = True
-        held[ranks] = False
-        victims = np.flatnonzero(held)
+        # The job stands, so everybody else is a victim: those who wait, and those who died later.
+        victims = np.setdiff1d(np.arange(len(self.frontier)), ranks)
         where = self._where(claim)
         since = int(self.frontier.last_time[ranks].max()) if len(ranks) else self.stall.since
         return Finding(
@@ -91,9 +90,9 @@ class Reporter:
             victims=tuple(int(rank) for rank in self.frontier.ranks[victims]),
             where=where,
             window=Window(since, None, where.iteration, where.iteration),
-            evidence=(*claim.evidence, *self._shared(victims, later)),
+            evidence=(*claim.evidence, *self._shared(int(held.sum()), later)),
             exonerated=claim.exonerated,
-            chain=self._chain(victims, claim),
+            chain=self._chain(claim, instances),
             remedy=self._remedy(claim),
         )
 
@@ -145,16 +144,14 @@ class Reporter:
         stages = {self.layout.place(rank).stage for rank in members}
         return stages.pop() if len(stages) == 1 else None
 
-    def _shared(
-        self, victims: np.ndarray[tuple[int], np.dtype[np.int64]], later: list[Root]
-    ) -> list[Evidence]:
+    def _shared(self, waiting: int, later: list[Root]) -> list[Evidence]:
         """Evidence that every kind has: how many wait, how long, who died later."""
         total = len(self.frontier)
         lines = [
             Evidence(
-                f"{format_count(len(victims))} of {format_count(total)} ranks wait for it, "
+                f"{format_count(waiting)} of {format_count(total)} ranks wait for it, "
                 "directly or through others",
-                len(victims),
+                waiting,
                 "ranks",
             ),
             Evidence(f"the job stands: {self.stall.reason}", self.stall.quiet / 1e9, "s"),
@@ -164,12 +161,15 @@ class Reporter:
             lines.append(Evidence(f"{say_ranks(died)} stopped only afterwards: victims, not the cause"))
         return lines
 
-    def _chain(self, victims: I8, claim: Claim) -> tuple[str, ...]:
-        """From the victim that stopped last."""
-        if not len(victims) or not claim.ranks:
+    def _chain(self, claim: Claim, instances: I8) -> tuple[str, ...]:
+        """From one of the victims farthest away, the first of them to stop."""
+        ranks = np.asarray(claim.ranks, np.int64)
+        if not len(ranks):
             return ()
-        last = victims[np.argmax(self.frontier.last_call[victims])]
-        return self.words.chain(int(last), set(claim.ranks))
+        away = self.graph.distance(ranks, instances)
+        far = np.flatnonzero(away == away.max())
+        victim = int(far[np.argmin(self.frontier.last_call[far])])
+        return self.words.chain(victim, set(claim.ranks)) if away[victim] > 0 else ()
 
     def _remedy(self, claim: Claim) -> str:
         """What to do first."""

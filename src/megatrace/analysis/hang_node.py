@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from megatrace.analysis.hang_pace import History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.waits_for import WaitsFor
@@ -39,6 +41,9 @@ def dead_node(
     nodes = {place_of(int(ranks[rank])).node for root in first for rank in root.ranks}
     for node in sorted(node for node in nodes if node is not None):
         here = tuple(i for i, rank in enumerate(ranks.tolist()) if place_of(rank).node == node)
+        across = [root for root in first if not set(root.ranks) <= set(here)]
+        if any(root.kind is not RootKind.CALL for root in across):
+            continue  # only a message in flight reaches beyond the node that died
         if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, here, roots, past) > 1:
             return node, here
     return None
@@ -60,14 +65,16 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
     """How many ranks, or sets that cannot be separated, of the node stopped although nothing outside them
     held them up."""
     inside = set(here)
-    short = {index for index in here if past.stopped_short(int(graph.frontier.ranks[index]))}
+    frontier = graph.frontier
+    open_calls = np.where(graph.waiting, frontier.calls - graph.step, 0)
+    short = {i for i in here if past.stopped_short(int(frontier.ranks[i]), int(open_calls[i]))}
     apart = 0
     for root in roots:
         mine = set(root.ranks) & inside
         if not mine or mine & short or root.kind in (RootKind.CALL, RootKind.GROUP):
             continue
         apart += len(mine) if _overtaken(graph, root) else 1
-    if graph.frontier.has_end and len(short) < 2 and apart < 2:
+    if frontier.has_end and len(short) < 2 and apart < 2:
         return 0
     return len(short) + apart
 

@@ -77,19 +77,22 @@ class History:
         gaps = time[found + 1] - time[found]
         return Pace(int(gaps.max()), int(gaps.max() - np.median(gaps)), len(found))
 
-    def stopped_short(self, rank: int) -> bool:
+    def stopped_short(self, rank: int, open_calls: int) -> bool:
         """Whether a rank's host stopped where it never used to wait: in the middle of a run of calls.
 
-        With completion times: it used to go on before its call was complete. Without: it used to go on as
-        soon as within a run, and it is a host that runs ahead at all (one that waits for every call has no
-        runs).
+        ``open_calls``: calls from its first open one to its last. With completion times: it used to go on
+        while the call that is open now was still open. Without: it used to go on as soon as within a run, and
+        it is a host that runs ahead at all (one that waits for every call has no runs).
         """
         events, rows, found = self._events, self._events.rows_of(rank), self._like_the_end(rank)
-        if not len(found):
-            return False
+        if not len(found) or len(np.unique(self._keys(rows)[found + 1])) > 1:
+            return False  # never seen, or so little of it that it fits the end of a run as well
         time = events.enqueue[rows]
         if events.end is not None:
-            return bool((time[found + 1] < events.end[rows][found]).mean() > 0.5)
+            known = found[found >= open_calls - 1] if open_calls else found[:0]
+            if not len(known):
+                return False
+            return bool((time[known + 1] < events.end[rows][known - open_calls + 1]).mean() > 0.5)
         steps = np.diff(time)
         median = float(np.median(steps))
         usual = float(np.median(time[found + 1] - time[found]))

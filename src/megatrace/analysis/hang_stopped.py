@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from megatrace.analysis.hang_call import NextCall, missing_call
 from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_node import dead_node
-from megatrace.analysis.hang_pace import CONSTANT, History
+from megatrace.analysis.hang_pace import CONSTANT, ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
+from megatrace.analysis.mismatch import blame
 from megatrace.model.events import Op
 from megatrace.model.finding import Evidence, Kind, Link
 
@@ -89,6 +91,18 @@ class Stopped:
             evidence=tuple(evidence),
         )
 
+    def settled(self, root: Root) -> Root:
+        """A mismatch of which neither side is the majority, settled where only one of them left its habit."""
+        mismatch = root.mismatch
+        if self.past is None or mismatch is None or not mismatch.ambiguous:
+            return root
+        ranks = self.scene.frontier.ranks
+        strayed = [i for i in root.ranks if self.past.deviation(int(ranks[i]), ENOUGH) is not None]
+        if len(strayed) != 1:
+            return root
+        settled = blame(self.scene.graph, mismatch, strayed[0])
+        return replace(root, ranks=settled.odd, mismatch=settled)
+
     def _suspects(self, roots: list[Root]) -> list[int]:
         """Ranks at the ends, those with which they share an unfinished collective, and those in circles."""
         found: set[int] = set()
@@ -139,7 +153,7 @@ class Stopped:
             return text + " and went on without it", Kind.MISSING_CALL, (Kind.HANG_HOST, Kind.MISMATCH)
         if call.op.is_p2p:
             return text, Kind.MISSING_CALL, (Kind.HANG_HOST, Kind.HANG_DEVICE)
-        return text, Kind.HANG_HOST, (Kind.MISSING_CALL, Kind.DEAD_RANK)
+        return text, Kind.HANG_HOST, (Kind.HANG_DEVICE, Kind.MISSING_CALL)
 
     def _peers(self, rank: int, call: NextCall | None) -> list[Evidence]:
         """What those who wait for the rank did."""

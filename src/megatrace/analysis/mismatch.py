@@ -104,6 +104,18 @@ def _judge(graph: WaitsFor, instance: int) -> Mismatch:
     return Mismatch(instance, misfit, odd, ordered[1][0], usual, ambiguous)
 
 
+def blame(graph: WaitsFor, mismatch: Mismatch, rank: int) -> Mismatch:
+    """An ambiguous mismatch of which it is known that this rank (index) is the odd one."""
+    rows = np.flatnonzero(graph.calls.instance == mismatch.instance)
+    signatures = {int(graph.calls.rank[row]): _signature(graph, int(row)) for row in rows}
+    theirs = signatures[rank]
+    right = next((other for other, value in signatures.items() if value != theirs), None)
+    if right is None:
+        return mismatch
+    misfit = _misfit(graph, mismatch.instance, rank, right)
+    return Mismatch(mismatch.instance, misfit, (rank,), theirs, signatures[right], ambiguous=False)
+
+
 def _signature(graph: WaitsFor, row: int) -> Signature:
     rank, column = graph.calls.rank[row], graph.calls.column[row]
     return Signature(

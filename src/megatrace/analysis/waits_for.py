@@ -131,8 +131,16 @@ class WaitsFor:
     def held_up(self, ranks: NDArray[Any], instances: NDArray[Any] | None = None) -> Mask:
         """bool [R]: everyone who waits for these ranks or instances, directly or through others,
         themselves excluded."""
+        away = self.distance(ranks, instances)
+        away[ranks] = 0
+        return np.asarray(away > 0)
+
+    def distance(self, ranks: NDArray[Any], instances: NDArray[Any] | None = None) -> I8:
+        """int64 [R]: steps from each rank along the chain to the nearest of these, −1 where it does not
+        wait for them."""
         hit = np.zeros(len(self.frontier), np.bool_)
         hit[ranks] = True
+        away = np.where(hit, 0, -1)
         stuck = np.zeros(len(self.instances.seq), np.bool_)
         if instances is not None:
             stuck[instances] = True
@@ -143,8 +151,8 @@ class WaitsFor:
             count = int(hit.sum()) + int(stuck.sum())
             stuck[hold_instance[hit[hold_rank]]] = True
             hit[self.wait_rank[stuck[self.wait_instance]]] = True
-        hit[ranks] = False
-        return hit
+            away[hit & (away < 0)] = int(away.max()) + 1
+        return away
 
     def directly(self, rank: int) -> I8:
         """Instances that a rank (index) holds up by not having made the call."""
