@@ -61,10 +61,10 @@ def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None =
     found = phase_tables.infer_schedule(resolved, slices) if slices is not None else None
     if slices is not None and found is not None:
         table = phase_tables.tabulate_phases(resolved, slices, *found)
-    work: WorkTable | None = None
-    findings: tuple[Finding, ...] = ()
     elif slices is not None and resolved.layout is not None and resolved.layout.pp == 1:
         table = tabulate_flat(resolved, slices)
+    work: WorkTable | None = None
+    findings: tuple[Finding, ...] = ()
     if table is not None:
         tell("work and waiting")
         work = (tabulate_flat_work if table.schedule is ONE_TASK else tabulate_work)(resolved, table)
@@ -121,7 +121,7 @@ def _conclude(
     times, anchors = iteration_times(resolved, t0)
     numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
     verdict, headline, next_steps, alternatives = _verdict(resolved, table, work, numbered, times, hang)
-    job = summary.job_summary(resolved, table, times, _baseline(work))
+    job = summary.job_summary(resolved, None if _flat(table) else table, times, _baseline(work))
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
     drawn, group = _drawn(resolved, work, numbered)
     return Diagnosis(
@@ -139,6 +139,11 @@ def _conclude(
         warnings=resolved.warnings,
         pictures=summary.pictures(table, work, times, anchors, costs, drawn, group),
     )
+
+
+def _flat(table: PhaseTable | None) -> bool:
+    """Whether iterations have no phases: there is no schedule to report."""
+    return table is not None and table.schedule is ONE_TASK
 
 
 def _identified(finding: Finding, number: int) -> Finding:

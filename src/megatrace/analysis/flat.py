@@ -1,20 +1,22 @@
 """Iterations without a pipeline: data parallel, FSDP, ZeRO-3, tensor parallel on one stage.
 
-There is one stage and no Send that would end a task, so the iteration is one task. With start and end times a rank's
-own work is the iteration less all its waiting in collectives: what it spent in each beyond what its last member to
-come spent there. With host times only, the span from the first heavy call to the anchor is the tensor group's; where
-hosts run ahead of their devices through the whole iteration it shows nothing, and the verdict says so.
+There is one stage and no Send that would end a task, so the iteration is one task. With start and end times a
+rank's own work is the iteration less all its waiting in collectives: what it spent in each beyond what its
+last member to come spent there. With host times only, the span from the first heavy call to the anchor is the
+tensor group's; where hosts run ahead of their devices through the whole iteration it shows nothing, and the
+verdict says so.
 
-The result has the shape of a pipeline of one stage and one micro-batch whose backward is empty, so that everything
-downstream is the same.
+The result has the shape of a pipeline of one stage and one micro-batch whose backward is empty, so that
+everything downstream is the same.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.analysis.anchors import LIGHT_COUNT
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable, Slices
 from megatrace.analysis.templates import CallString, TaskMap
@@ -38,6 +40,7 @@ def tabulate_flat(resolved: Resolved, slices: Slices) -> PhaseTable:
     start_row = np.full(shape[:2], -1, np.int64)
     string_of = np.full(shape[:2], -1, np.int32)
     maps: dict[int, TaskMap] = {}
+    slices = replace(slices, strings=tuple(replace(string, flat=True) for string in slices.strings))
     for i, string in enumerate(slices.strings):
         maps[i] = task_map = _map(string)
         chosen = np.flatnonzero(slices.string == i)
@@ -61,14 +64,12 @@ def tabulate_flat(resolved: Resolved, slices: Slices) -> PhaseTable:
 
 
 def _map(string: CallString) -> TaskMap:
-    heavy = np.flatnonzero((string.count > LIGHT_COUNT) | string.inner)
     none = np.full(2, -1, np.int32)
     begin, end, last = none.copy(), none.copy(), none.copy()
     inner = np.flatnonzero(string.inner)
-    if len(heavy):
-        begin[0] = inner[0] if len(inner) else heavy[0]
-        end[0] = len(string.op) - 1
-        last[0] = inner[-1] if len(inner) else max(int(heavy[-1]) - 1, int(heavy[0]))
+    if len(inner):
+        # The anchor comes when the slowest has come; the last call before it when this group has.
+        begin[0], last[0], end[0] = inner[0], inner[-1], inner[-1]
     return TaskMap(ONE_TASK.tasks(0), begin, end, none.copy(), none.copy(), last)
 
 
@@ -98,8 +99,7 @@ def _replaced(table: WorkTable, own: F8 | None, group: F8, comm: F8 | None) -> W
         own=own,
         group=group,
         offset=table.offset,
-        burst=table.burst,
-        burst_calls=table.burst_calls,
+        pace=table.pace,
         comm=comm,
         wait=nothing,
         transfer=nothing,

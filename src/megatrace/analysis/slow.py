@@ -112,7 +112,8 @@ def _host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
     found: list[Finding] = []
     work = costs.work
     for _, mask in sorted(by_node.items()):
-        places = mask if costs.work.shape[3] == mask.shape[2] else mask.any(axis=2, keepdims=True)
+        by_rank = costs.work.shape[3] == mask.shape[2]
+        places = np.asarray(mask if by_rank else mask.any(axis=2, keepdims=True))
         starved = hosts.starved[:, mask].mean(axis=1) >= 0.5
         lost = np.where(starved, costs.with_work(places) - costs.ideal(), 0.0)
         for span in spans(starved & (lost >= 0.5 * COUNTS * costs.usual)):
@@ -209,7 +210,7 @@ def _grouped(context: SlowContext, suspects: list[Suspect]) -> list[list[Suspect
 def _together(context: SlowContext, a: Suspect, b: Suspect) -> bool:
     usual = context.costs.usual
     first, second = a.affected(usual), b.affected(usual)
-    overlap = np.sum(first & second) / max(np.sum(first | second), 1)
+    overlap = int(np.sum(first & second)) / max(int(np.sum(first | second)), 1)
     if overlap < OVERLAP:
         return False
     if a.cause is not b.cause:
@@ -336,14 +337,14 @@ def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple
 
 def _burst_growth(context: SlowContext, group: list[Suspect], numbers: NDArray[np.int64]) -> float:
     """How much longer the hosts of a fault need for a block's calls than they or their peers normally do."""
-    burst = context.table.burst
+    pace = context.table.pace
     ratios: list[float] = []
     for suspect in group:
         members = slice(None) if suspect.member is None else slice(suspect.member, suspect.member + 1)
-        mine = burst[:, suspect.stage, suspect.replica, members]
+        mine = pace[:, suspect.stage, suspect.replica, members]
         inside = _nanmedian(mine[numbers])
         outside = _nanmedian(np.delete(mine, numbers, axis=0))
-        peers = _nanmedian(np.delete(burst[numbers, suspect.stage], suspect.replica, axis=1))
+        peers = _nanmedian(np.delete(pace[numbers, suspect.stage], suspect.replica, axis=1))
         normal = np.fmin(outside, peers)
         if normal > 0:
             ratios.append(inside / normal)

@@ -48,14 +48,15 @@ def stage_times(table: WorkTable, tasks: tuple[tuple[Task, ...], ...]) -> tuple[
     for stage, order in enumerate(tasks):
         forward = np.asarray([task.phase is Phase.FORWARD for task in order])
         work = table.group[:, stage]  # [K, D, T]
+        flat = len(order) == 2 and len(tasks) == 1 and not np.nansum(work[..., 1])
         waited = np.where(
             np.isnan(table.wait[:, stage]).all(axis=-1), np.nan, np.nansum(table.wait[:, stage], axis=-1)
         )
         result.append(
             StageTimes(
                 stage=stage,
-                forward_ms=_ms(work[..., forward]),
-                backward_ms=_ms(work[..., ~forward]),
+                forward_ms=None if flat else _ms(work[..., forward]),
+                backward_ms=None if flat else _ms(work[..., ~forward]),
                 work_ms=_ms(work.sum(axis=-1)),
                 wait_ms=_ms(waited),
             )

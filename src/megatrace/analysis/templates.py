@@ -32,12 +32,16 @@ MAX_CHUNKS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallString:
-    """One distinct iteration of a stage: role, op and element count of each call, all of length L."""
+    """One distinct iteration of a stage: role, op and element count of each call, all of length L.
+
+    ``flat``: there is no pipeline, so every heavy call before the anchor is part of the one task.
+    """
 
     stage: int
     role: NDArray[np.uint8]
     op: NDArray[np.uint8]
     count: NDArray[np.int64]
+    flat: bool = False
 
     @property
     def p2p(self) -> NDArray[np.intp]:
@@ -47,6 +51,10 @@ class CallString:
     @property
     def inner(self) -> NDArray[np.bool_]:
         """Calls that belong to the computation of a task: tensor, context and expert parallel ones."""
+        if self.flat:
+            heavy = self.count > LIGHT_COUNT
+            heavy[-1] = False
+            return np.asarray(heavy, dtype=np.bool_)
         return np.isin(self.role, (Role.TENSOR, Role.CONTEXT, Role.EXPERT))
 
 

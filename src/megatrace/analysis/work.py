@@ -45,9 +45,8 @@ class WorkTable:
     group       float64 [K, S, D, T]: work of the tensor group: what the pipeline waits for
     offset      float64 [K, S, D, M, T]: how much later than the first of its tensor group a rank called,
                 median over the calls of a task
-    burst       float64 [K, S, D, M, T]: first to last call of a task on the host; grows when the *host* is
-                slow
-    burst_calls int64 [K, S, D, M, T]: calls of that burst
+    pace        float64 [K, S, D, M, T]: host time per call inside a task, NaN for tasks of few calls; grows
+                when the *host* is slow
     comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None
                 unless ``own``
     wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
@@ -67,8 +66,7 @@ class WorkTable:
     own: F8 | None
     group: F8
     offset: F8
-    burst: F8
-    burst_calls: NDArray[np.int64]
+    pace: F8
     comm: F8 | None
     wait: F8
     transfer: F8
@@ -103,7 +101,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
     grid = layout.grid().reshape(layout.pp, layout.dp, layout.cp * layout.tp)
     measure = _Measure(resolved, phases, layout, t0, grid)
     begin, end = measure.device_bounds() if completed else measure.host_bounds()
-    offset, inside, comm = measure.inner_calls(completed)
+    offset, inside, comm, pace = measure.inner_calls(completed)
     total = end - begin
     own = total - inside - comm if completed else None
     iteration, anchor = iteration_times(resolved, t0)
@@ -122,8 +120,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         own=own,
         group=group,
         offset=offset,
-        burst=measure.bursts(),
-        burst_calls=measure.burst_calls(),
+        pace=pace,
         comm=comm if completed else None,
         wait=wait,
         transfer=transfer,
@@ -223,23 +220,14 @@ class _Measure:
         # Where the sender was not seen the transfer is unknown: the waiting may have been for it.
         return np.asarray(np.maximum(arrived - asked, 0.0)), np.asarray(arrived - np.maximum(asked, sent))
 
-    def bursts(self) -> F8:
-        """[K, S, D, M, T]: host time from the first to the last inner call of each task."""
-        first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
-        return np.asarray(self._at(self.enqueue, last) - self._at(self.enqueue, first))
-
-    def burst_calls(self) -> NDArray[np.int64]:
-        """[K, S, D, M, T]: calls from the first to the last inner call of each task, both included."""
-        first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
-        return np.asarray(np.where((first >= 0) & (last >= 0), last - first + 1, 0), dtype=np.int64)
-
     def entry(self, completed: bool) -> F8:
         """[K, S, D, M]: lateness to the calls before the first task, against the stage's other ranks."""
         column = self.start if completed else self.enqueue
         entry = np.full((self.phases.begin.shape[1], *self.grid.shape), np.nan)
         for stage, k, rows, string, task_map in self._strings():
-            # From the first Recv on, times say when its sender was ready, not when this rank was.
-            first = min([max(int(task_map.begin[0]), 0), *string.p2p[:1] - 1])
+            # From the first Recv on, times say when its sender was ready, not when this rank was; without a
+            # pipeline the first heavy call comes after work.
+            first = min([max(int(task_map.begin[0]) - int(string.flat), 0), *string.p2p[:1] - 1])
             at = np.where(rows[:, None] >= 0, rows[:, None] + np.arange(first + 1)[None, :], -1)
             called = self._at(column, at)
             usual = median(called, 0) if len(called) > 2 else np.fmin.reduce(called, axis=0)
@@ -258,13 +246,13 @@ class _Measure:
                     rows = np.where(strings == index, self.phases.start_row[ranks, k], -1)
                     yield stage, k, rows, self.phases.slices.strings[index], self.phases.maps[index]
 
-    def inner_calls(self, completed: bool) -> tuple[F8, F8, F8]:
-        """(offset, waiting inside collectives, their own cost), each [K, S, D, M, T]."""
+    def inner_calls(self, completed: bool) -> tuple[F8, F8, F8, F8]:
+        """(offset, waiting inside collectives, their own cost, host time per call), each [K, S, D, M, T]."""
         shape = (self.phases.begin.shape[1], *self.grid.shape, self.phases.begin.shape[2])
-        offset, inside, comm = (np.full(shape, np.nan) for _ in range(3))
+        offset, inside, comm, pace = (np.full(shape, np.nan) for _ in range(4))
         for stage, k, rows, string, task_map in self._strings():
-            self._one(stage, k, rows, string, task_map, completed, (offset, inside, comm))
-        return offset, inside, comm
+            self._one(stage, k, rows, string, task_map, completed, (offset, inside, comm, pace))
+        return offset, inside, comm, pace
 
     def _one(
         self,
@@ -274,7 +262,7 @@ class _Measure:
         string: CallString,
         task_map: TaskMap,
         completed: bool,
-        out: tuple[F8, F8, F8],
+        out: tuple[F8, F8, F8, F8],
     ) -> None:
         """Calls inside the tasks of one stage in one iteration."""
         task_of = task_of_position(string, task_map)
@@ -282,12 +270,16 @@ class _Measure:
         n_tasks = out[0].shape[-1]
         shape = (*self.grid.shape[1:], n_tasks)
         if not len(positions):
-            for table in out:
+            for table in out[:3]:
                 table[k, stage] = np.where(rows.reshape(shape[:2])[..., None] >= 0, 0.0, np.nan)
             return
         at = np.where(rows[:, None] >= 0, rows[:, None] + positions[None, :], -1)
         tasks = task_of[positions]
         called = self._at(self.enqueue, at)
+        within = np.flatnonzero(tasks[1:] == tasks[:-1])
+        if len(within):
+            gaps = np.diff(called, axis=1)[:, within]
+            out[3][k, stage] = _pace_by_task(gaps, tasks[within], n_tasks).reshape(shape)
         tensor = np.flatnonzero(string.role[positions] == Role.TENSOR)
         if len(tensor):
             groups = _group_index(self.layout, Axis.TENSOR, self.grid[stage])
@@ -346,6 +338,22 @@ def _sum_by_task(values: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
     order = np.argsort(tasks, kind="stable")
     starts = np.searchsorted(tasks[order], present)
     result[:, present] = np.add.reduceat(values[:, order], starts, axis=1)
+    return result
+
+
+PACE_CALLS = 6
+"""Gaps between calls that a task must have: a handful of gradient buckets shows no pace."""
+PACE_KEPT = 0.8
+"""Share of the gaps, shortest first, whose mean is the pace: the longest are waits for the device."""
+
+
+def _pace_by_task(gaps: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
+    """[ranks, gaps] → [ranks, tasks]: mean of the shorter gaps. A mean, because gaps come in a few sizes."""
+    result = np.full((len(gaps), n_tasks), np.nan)
+    for task in np.unique(tasks):
+        own = np.sort(gaps[:, tasks == task], axis=1)
+        if own.shape[1] >= PACE_CALLS:
+            result[:, task] = own[:, : max(1, int(PACE_KEPT * own.shape[1]))].mean(axis=1)
     return result
 
 
