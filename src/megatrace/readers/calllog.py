@@ -41,6 +41,10 @@ from megatrace.readers.source import ReadOptions, Source
 _KEPT = {name: dtype for name, dtype in ROW_DTYPES.items() if name != "group_hash"} | {"group": np.int32}
 _LAYOUT = int(Flag.SAVE_COUNT | Flag.SEQ | Flag.BRACKETED)
 _HASHED = int(Flag.HASH | Flag.HASH_CUT)
+_NEWLINE = ord("\n")
+MAX_CLASSIFIED = 20_000
+"""Refused lines of a file that are looked at one by one; a file with more is hardly a log, and the rest are
+counted as not calls: looking at them would take ten times as long as reading them."""
 _CALL = re.compile(rb"^\[[^\n]{0,300}\[Rank [0-9]{1,10}\]", re.MULTILINE)
 _BEGINNING = re.compile(
     rb"\[(?:save_count [0-9]+\] \[)?[0-9]{9,10}\.[0-9]*|\[save_count [0-9]*|\[s?a?v?e?_?c?o?u?n?t?$"
@@ -152,7 +156,13 @@ class CallLogReader:
         begin = int(offsets[0])
         text = self._buffer.text[begin:].tobytes()
         for line, offset in zip(lines.tolist(), (offsets - begin).tolist(), strict=True):
-            report.refuse(defect_of(text[offset : text.index(b"\n", offset)]), report.lines + line)
+            if text[offset] == _NEWLINE:
+                defect = Defect.BLANK
+            elif report.refused_kept > MAX_CLASSIFIED:
+                defect = Defect.FOREIGN
+            else:
+                defect = defect_of(text[offset : text.index(b"\n", offset)])
+            report.refuse(defect, report.lines + line)
         report.keep_refused(lines + report.lines)
 
     def _refuse_one(self, report: FileReport, defect: Defect) -> None:

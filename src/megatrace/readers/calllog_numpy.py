@@ -71,12 +71,14 @@ def _four_digit_halves(y: Words) -> Words:
 
 
 def _decimal(y: Words) -> Words:
-    return (_four_digit_halves(y) * _u(42949672960001)) >> _u(32)
+    value: Words = (_four_digit_halves(y) * _u(42949672960001)) >> _u(32)
+    return value
 
 
 def _not_digits(y: Words) -> Words:
     """Non-zero in the high half of a byte whose value is above 9."""
-    return (y | (y + _SIXES)) & _HIGH
+    wrong: Words = (y | (y + _SIXES)) & _HIGH
+    return wrong
 
 
 def _hexadecimal(word: Words, keep: Words) -> tuple[Words, Words]:
@@ -200,7 +202,8 @@ class _Lines:
         self.literal(at, label)
         self.need((size >= 1) & (size <= 16))
         high, low = self.long_number(end, size, 2)
-        return high * _u(10**8) + low
+        value: Words = high * _u(10**8) + low
+        return value
 
     def stream(self, begin: Index, end: Index) -> Words:
         head = self.load(begin, 1)
@@ -213,7 +216,7 @@ class _Lines:
         pointer = (head & _KEEP_FIRST[2]) == _w("0x")
         pointer &= (size >= 1) & (size <= 16) & ((wrong_high | wrong_low) == 0)
         self.need(null | pointer)
-        value = (high << _u(32)) | low
+        value: Words = (high << _u(32)) | low
         value[null] = 0
         return value
 
@@ -225,9 +228,10 @@ class _Lines:
         rest = middle * _u(10**8) + low
         # 2^64 - 1 is 1844 6744073709551615; the magnitude of a negative one is at most 2^63.
         self.need((high < _u(1844)) | ((high == _u(1844)) & (rest <= _u(6744073709551615))))
-        value = high * _u(10**16) + rest
+        value: Words = high * _u(10**16) + rest
         self.need(~negative | (value <= _u(2**63)))
-        return np.where(negative, ~value + _u(1), value)
+        signed: Words = np.where(negative, ~value + _u(1), value)
+        return signed
 
     def read(self, saved: bool) -> dict[str, NDArray[Any]]:
         """All columns. A row counts only where ``ok`` holds afterwards."""
