@@ -141,7 +141,7 @@ def _known(values: F8, normal: F8) -> tuple[F8, F8]:
 def usual_time(measured: F8) -> float:
     """Seconds: the undisturbed iteration, as the median of those within the band of the quick fifth."""
     known = measured[~np.isnan(measured)]
-    if not len(known):
+    if len(known) == 0:
         return float("nan")
     quick = float(np.quantile(known, QUICK_SHARE))
     return float(np.median(known[known <= quick * NORMAL_BAND]))

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from megatrace.analysis import phases as phase_tables
 from megatrace.analysis import summary
+from megatrace.analysis.conclude import Seen, conclude
 from megatrace.analysis.costs import tabulate_costs
 from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
@@ -24,14 +24,12 @@ from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.roles import Role
 from megatrace.analysis.slow import find_slow
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
-from megatrace.model.finding import ClockInfo, Diagnosis, Finding, NextStep, Severity, Verdict
+from megatrace.model.finding import ClockInfo, Diagnosis, Finding
 from megatrace.model.frontier import Frontier
 from megatrace.model.trace import RankPlace, Trace
 from megatrace.units import format_ranks
 
 Progress = Callable[[str], None]
-
-_ORDER = (Verdict.FAILED, Verdict.HANG, Verdict.SLOW)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,20 +118,20 @@ def _conclude(
     t0 = int(events.enqueue.min()) if len(events) else 0
     times, anchors = iteration_times(resolved, t0)
     numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
-    verdict, headline, next_steps, alternatives = _verdict(resolved, table, work, numbered, times, hang)
+    said = conclude(Seen(resolved, table, work, times), numbered, hang)
     job = summary.job_summary(resolved, None if _flat(table) else table, times, _baseline(work))
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
     drawn, group = _drawn(resolved, work, numbered)
     return Diagnosis(
-        verdict=verdict,
-        headline=headline,
+        verdict=said.verdict,
+        headline=said.headline,
         job=job,
         findings=numbered,
         clock=ClockInfo(t0=t0),
         inputs=resolved.trace.inputs,
         stages=summary.stage_times(work, table.tasks) if work is not None and table is not None else (),
-        alternatives=alternatives,
-        next_steps=next_steps,
+        alternatives=said.alternatives,
+        next_steps=said.next_steps,
         places=_places(resolved),
         coverage=resolved.trace.coverage,
         warnings=resolved.warnings,
@@ -186,83 +184,3 @@ def _drawn(
         place = resolved.layout.place(first.culprits.ranks[0])
         return drawn, (place.stage, place.dp)
     return drawn, None
-
-
-def _verdict(
-    resolved: Resolved,
-    table: PhaseTable | None,
-    work: WorkTable | None,
-    findings: Sequence[Finding],
-    times: NDArray[np.float64],
-    hang: HangResult,
-) -> tuple[Verdict, str, tuple[NextStep, ...], tuple[str, ...]]:
-    serious = [finding for finding in findings if finding.severity <= Severity.P2]
-    for verdict in _ORDER:
-        matching = [finding for finding in serious if finding.kind.verdict is verdict]
-        if matching:
-            steps = hang.next_steps if verdict is Verdict.HANG else ()
-            return verdict, matching[0].summary, (*steps, *_next_steps(matching[0])), ()
-    if hang.undecidable:
-        return Verdict.UNDECIDABLE, hang.reason, hang.next_steps, ()
-    reason = _blind(resolved, table, work, times)
-    if reason is not None:
-        return Verdict.UNDECIDABLE, *reason, ()
-    return Verdict.HEALTHY, _healthy(resolved, work, times), (), ()
-
-
-def _next_steps(finding: Finding) -> tuple[NextStep, ...]:
-    return (NextStep(finding.remedy, "the first thing to look at"),) if finding.remedy else ()
-
-
-def _blind(
-    resolved: Resolved, table: PhaseTable | None, work: WorkTable | None, times: NDArray[np.float64]
-) -> tuple[str, tuple[NextStep, ...]] | None:
-    """Why nothing can be said, and what to collect; None where enough was seen."""
-    seen = len(resolved.trace.events.ranks())
-    if resolved.iterations is None:
-        text = f"cannot tell: the calls of {seen} rank{'s' if seen != 1 else ''} show no repeating iteration"
-        return text, (
-            NextStep("collect at least three whole iterations", "nothing can be compared with itself"),
-        )
-    if resolved.layout is None or table is None:
-        missing = resolved.trace.coverage.ranks_missing
-        lacking = f"; the logs of ranks {format_ranks(missing)} are missing" if missing else ""
-        known = times[~np.isnan(times)]
-        slow = _own_excess(known)
-        text = f"cannot tell who: {seen} of {resolved.world} or more ranks seen, "
-        text += f"their parallel layout does not show{lacking}"
-        if slow is not None:
-            text = f"{slow}, but {text}"
-        return text, (
-            NextStep("megatrace diagnose --config job.yaml …", "the layout may be declared"),
-            NextStep("add the logs of the other ranks", "who works and who waits shows only between ranks"),
-        )
-    if work is None or np.isnan(work.group).all():
-        return "cannot tell: no whole iteration was seen", (
-            NextStep("collect longer", "one whole iteration is needed"),
-        )
-    return None
-
-
-def _own_excess(times: NDArray[np.float64]) -> str | None:
-    """A sentence if some iterations were clearly longer than the usual one."""
-    if len(times) < 4:
-        return None
-    usual = float(np.median(np.sort(times)[: max(2, len(times) // 2)]))
-    slow = times > 1.2 * usual
-    if not slow.any():
-        return None
-    longest = f"{times.max() / usual:.1f}× the usual {usual:.2f} s"
-    return f"{int(slow.sum())} of {len(times)} iterations took up to {longest}"
-
-
-def _healthy(resolved: Resolved, work: WorkTable | None, times: NDArray[np.float64]) -> str:
-    known = times[~np.isnan(times)]
-    seen = len(resolved.trace.events.ranks())
-    text = f"nothing wrong found: {seen} of {resolved.world} ranks, {len(known)} iterations"
-    if len(known):
-        text += f", median iteration {np.median(known):.2f} s"
-    worst = summary.worst_imbalance(work) if work is not None else None
-    if worst is not None:
-        text += f", longest stage {worst:.2f}× the median stage"
-    return text
