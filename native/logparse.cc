@@ -632,6 +632,23 @@ void megatrace_log_parse(const char *text, uint64_t length, const megatrace_log_
   *result = {rows, rejects, static_cast<uint64_t>(p - text), flags_or, flags_and};
 }
 
-uint32_t megatrace_abi_version(void) { return 2; }
+uint64_t megatrace_log_codes(const uint64_t *group_hash, const uint8_t *flags, uint64_t rows, const uint64_t *keys,
+                             const int32_t *slot_codes, uint32_t bits, int32_t *codes) {
+  uint64_t unknown = 0;
+  for (uint64_t i = 0; i < rows; ++i) {
+    if (!(flags[i] & (MEGATRACE_LINE_HASH | MEGATRACE_LINE_HASH_CUT))) {
+      codes[i] = -1;
+      continue;
+    }
+    const uint64_t cut = (flags[i] & MEGATRACE_LINE_HASH_CUT) != 0;
+    const uint64_t slot = ((group_hash[i] * 0x9E3779B97F4A7C15u) >> (64 - bits)) | (cut << bits);
+    const bool known = keys[slot] == group_hash[i] && slot_codes[slot] != -1;
+    codes[i] = known ? slot_codes[slot] : INT32_MIN;
+    unknown += !known;
+  }
+  return unknown;
+}
+
+uint32_t megatrace_abi_version(void) { return 3; }
 
 } // extern "C"

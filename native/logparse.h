@@ -60,6 +60,14 @@ typedef struct megatrace_log_result {
 MEGATRACE_API void megatrace_log_parse(const char *text, uint64_t length, const megatrace_log_columns *columns,
                                        megatrace_log_result *result);
 
+/* Numbers for group hashes: rows look their code up in a direct-mapped table of 2 << bits slots, which the caller
+ * fills (whole hashes in the first half, cut ones in the second; a slot is free while its code is negative and not
+ * a cut hash's, that is -1). Rows without a hash get -1, rows that the table lacks INT32_MIN. Returns how many of
+ * the latter there are. The twin of calllog_hash.Interner.codes. */
+MEGATRACE_API uint64_t megatrace_log_codes(const uint64_t *group_hash, const uint8_t *flags, uint64_t rows,
+                                           const uint64_t *keys, const int32_t *slot_codes, uint32_t bits,
+                                           int32_t *codes);
+
 /* The version of this interface; megatrace.native refuses a library with another one. */
 MEGATRACE_API uint32_t megatrace_abi_version(void);
 

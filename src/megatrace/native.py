@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 LIBRARY = "libmegatrace_native.so"
-ABI_VERSION = 2
+ABI_VERSION = 3
 """The interface that this release speaks; the twin of ``megatrace_abi_version`` in the library."""
 ENV = "MEGATRACE_NATIVE"
 

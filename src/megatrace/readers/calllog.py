@@ -65,7 +65,7 @@ class CallLogReader:
         self._parser = parser or best_parser()
         self._buffer = TextBuffer()
         self._table = Table(_KEPT)
-        self._interner = Interner()
+        self._interner = Interner(compiled=self._parser.name == "native")
         self._files: list[FileReport] = []
 
     @property

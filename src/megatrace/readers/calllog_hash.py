@@ -15,7 +15,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace import native
 from megatrace.readers.calllog_line import Flag
+from megatrace.readers.calllog_native import NativeCodes
 
 NO_HASH = -1
 FIRST_PARTIAL = -2
@@ -41,23 +43,27 @@ class Interner:
     two that share a slot) goes through a dict and takes the slot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, compiled: bool = True) -> None:
         self.hashes: list[int] = []
         self.partials: list[int] = []
         self._code: dict[tuple[bool, int], int] = {}
         self._keys: Hashes = np.zeros(2 << _TABLE_BITS, np.uint64)
         self._codes: Codes = np.full(2 << _TABLE_BITS, NO_HASH, np.int32)
+        library = native.library() if compiled else None
+        self._native = None if library is None else NativeCodes(library, self._keys, self._codes)
 
     def codes(self, hashes: Hashes, flags: NDArray[np.uint8], some: int, every: int) -> Codes:
         """One code per row, a new array. ``some`` and ``every`` are all flags or-ed and and-ed."""
         both = int(Flag.HASH | Flag.HASH_CUT)
         if not some & both:
             return np.full(len(hashes), NO_HASH, np.int32)
-        slots = (hashes * _MIX) >> _SHIFT
-        if some & Flag.HASH_CUT:  # cut ones have the second half of the table
-            cut = flags & np.uint8(Flag.HASH_CUT)
-            slots |= cut.astype(np.uint64) << _CUT_SHIFT
-        places: NDArray[np.int64] = slots.view(np.int64)
+        if self._native is not None:
+            codes: Codes = np.empty(len(hashes), np.int32)
+            if self._native(hashes, flags, codes):
+                rows = np.flatnonzero(codes == np.iinfo(np.int32).min)
+                self._learn(hashes, flags, self._places(hashes, flags, some), codes, rows)
+            return codes
+        places = self._places(hashes, flags, some)
         codes = self._codes.take(places)
         known = self._keys.take(places) == hashes
         known &= codes != NO_HASH
@@ -66,6 +72,15 @@ class Interner:
         if not (every & both):
             codes[(flags & np.uint8(both)) == 0] = NO_HASH
         return codes
+
+    def _places(self, hashes: Hashes, flags: NDArray[np.uint8], some: int) -> NDArray[np.int64]:
+        """The slot of each row."""
+        slots = (hashes * _MIX) >> _SHIFT
+        if some & Flag.HASH_CUT:  # cut ones have the second half of the table
+            cut = flags & np.uint8(Flag.HASH_CUT)
+            slots |= cut.astype(np.uint64) << _CUT_SHIFT
+        places: NDArray[np.int64] = slots.view(np.int64)
+        return places
 
     def _learn(
         self,

@@ -9,6 +9,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from megatrace import native
 from megatrace.readers.calllog_columns import ROW_DTYPES, ColumnBuffer, Parsed, TextBuffer
 
@@ -54,6 +57,26 @@ class NativeParser:
         result = self._result
         self._parse(buffer.address + start, stop - start, *self._addresses)
         return Parsed(result.rows, result.rejects, result.consumed, result.flags_or, result.flags_and)
+
+
+class NativeCodes:
+    """``megatrace_log_codes`` for one table of hashes (see `calllog_hash.Interner`)."""
+
+    def __init__(self, library: ctypes.CDLL, keys: NDArray[np.uint64], codes: NDArray[np.int32]) -> None:
+        self._look_up: Any = library.megatrace_log_codes
+        pointer, size = ctypes.c_void_p, ctypes.c_uint64
+        self._look_up.argtypes = [pointer, pointer, size, pointer, pointer, ctypes.c_uint32, pointer]
+        self._look_up.restype = size
+        self._table = keys, codes  # keeps them alive
+        self._addresses = int(keys.ctypes.data), int(codes.ctypes.data)
+        self._bits = len(keys).bit_length() - 2
+
+    def __call__(self, hashes: NDArray[np.uint64], flags: NDArray[np.uint8], out: NDArray[np.int32]) -> int:
+        """Fills ``out``, all three contiguous and equally long; how many rows the table does not have."""
+        if not len(hashes) == len(flags) == len(out):
+            raise ValueError("columns of different lengths")
+        arguments = (hashes.ctypes.data, flags.ctypes.data, len(out), *self._addresses, self._bits)
+        return int(self._look_up(*arguments, out.ctypes.data))
 
 
 def native_parser() -> NativeParser | None:
