@@ -186,6 +186,15 @@ def test_mismatches_differ_in_kind_or_size_at_one_number() -> None:
     assert size.count[mine] * 2 == size.count[peer]
 
 
+def test_a_size_mismatch_of_one_element_is_still_one() -> None:
+    fault = SizeMismatch(rank=CULPRIT, iteration=3, phase=Phase.SYNC, call=2)
+    events = run_of(fault).trace.events
+    assert events.count is not None
+    struck = [int(events.count[pending(events, rank)[0]]) for rank in range(12)]
+    assert struck[CULPRIT] != struck[0]
+    assert len(set(struck)) == 2
+
+
 def test_a_deadlock_is_a_cycle_over_two_communicators() -> None:
     events = run_of(EVERYWHERE[8]).trace.events
     assert events.comm is not None

@@ -67,6 +67,16 @@ def test_logs_read_back_as_what_was_simulated(dialect: str, tmp_path: Path) -> N
                 assert found.groupdict()["hash"] is None
 
 
+def test_no_line_is_as_long_as_the_limit_of_the_original_writer(tmp_path: Path) -> None:
+    trace = simulate(SCENARIO).trace
+    write_text(trace, tmp_path)
+    bodies = [
+        line.partition("] ")[2] for path in tmp_path.iterdir() for line in path.read_text().splitlines()
+    ]
+    assert max(map(len, bodies)) < 127
+    assert len({item.hash for item in trace.communicators}) == len(trace.communicators)
+
+
 def test_a_dump_ends_where_a_rank_pauses(tmp_path: Path) -> None:
     trace = simulate(SCENARIO).trace
     write_text(trace, tmp_path, "opCount")

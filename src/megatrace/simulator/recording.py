@@ -7,7 +7,7 @@ drops calls that no host made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -67,11 +67,19 @@ def number_communicators(cluster: Cluster) -> Numbering:
         ids = np.full(layout.world_size, -1, np.int32)
         ids[groups.reshape(-1)] = np.repeat(np.arange(len(groups)) + len(found), groups.shape[1])
         of[channel] = ids
-        hashes = generator(seed, _HASH, list(Channel).index(channel)).integers(-(2**62), 2**62, len(groups))
-        for index, (members, value) in enumerate(zip(np.sort(groups, axis=1).tolist(), hashes, strict=True)):
+        for index, members in enumerate(np.sort(groups, axis=1).tolist()):
             name = channel.value if axis is Axis.WORLD else f"{channel.value}{index}"
-            found.append(Communicator(len(found), tuple(members), int(value), name, axis))
-    return Numbering(tuple(found), of)
+            found.append(Communicator(len(found), tuple(members), None, name, axis))
+    hashes = _hashes(seed, len(found))
+    return Numbering(tuple(replace(item, hash=value) for item, value in zip(found, hashes, strict=True)), of)
+
+
+def _hashes(seed: int, number: int) -> list[int]:
+    """Different hashes, so short that a line stays below the 128 bytes at which writers cut it."""
+    random = generator(seed, _HASH)
+    pool = np.unique(random.integers(-(10**9), 10**9, 2 * number + 16))
+    pool = pool[pool != 0]
+    return [int(value) for value in random.permutation(pool)[:number]]
 
 
 class Recorder:
@@ -292,6 +300,7 @@ class _Table:
                 self._own(name)[index, rewrite.row] = value
         if rewrite.factor != 1.0:
             elements = max(int(here.count * rewrite.factor), 1)
+            elements += elements == here.count  # half of one element is one: it has to differ
             self._own("count")[index, rewrite.row] = elements
             self._own("nbytes")[index, rewrite.row] = elements * here.width
 
