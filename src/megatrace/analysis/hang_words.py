@@ -47,6 +47,8 @@ class Words:
         """ "TP group 188 of stage 2", or what is known of it."""
         members = tuple(int(rank) for rank in self.graph.frontier.members.of_comm(comm))
         layout = self.layout
+        if layout is not None and len(members) == layout.world_size:
+            return "the world group"
         if layout is not None and members and max(members) < layout.world_size and layout.axis_of(members):
             return layout.name(members)
         name = self.names[comm] if 0 <= comm < len(self.names) else None

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from megatrace.model.events import NO_COMM, NO_COUNT, NO_PEER, NO_SEQ, UNSEEN, Events, Op
 from megatrace.model.frontier_align import UNALIGNED, lost_records, pair_bases
+from megatrace.model.frontier_bytes import decode, encode
 from megatrace.model.frontier_index import Members, group_order, last_of, peers_of_pairs
 from megatrace.model.trace import Communicator
 
@@ -141,8 +142,28 @@ class Frontier:
 
     def arrays(self) -> list[tuple[str, NDArray[Any]]]:
         """(name, array) of every column, in the order of the binary form."""
-        skipped = {"members", "has_start", "has_end", "snapshot_at"}
-        return [(item.name, getattr(self, item.name)) for item in fields(self) if item.name not in skipped]
+        names = [item.name for item in fields(self) if item.name not in _NOT_COLUMNS]
+        return [(name, getattr(self, name)) for name in names]
+
+    def to_bytes(self) -> bytes:
+        """The binary form (``frontier_bytes``), versioned, little-endian."""
+        flags = int(self.has_start) | int(self.has_end) << 1
+        time = UNSEEN if self.snapshot_at is None else self.snapshot_at
+        columns = [array for _, array in self.arrays()]
+        return encode([self.members.bounds, self.members.ranks, *columns], flags, time)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Frontier:
+        """The inverse of ``to_bytes``. Raises ValueError with the reason for anything else."""
+        names = [item.name for item in fields(Frontier) if item.name not in _NOT_COLUMNS]
+        flags, time, arrays = decode(data, len(names) + 2)
+        return Frontier(
+            **dict(zip(names, arrays[2:], strict=True)),
+            members=Members(arrays[0], arrays[1]),
+            has_start=bool(flags & 1),
+            has_end=bool(flags & 2),
+            snapshot_at=None if time == UNSEEN else time,
+        )
 
     @staticmethod
     def from_events(
@@ -159,6 +180,9 @@ class Frontier:
         and the layout tells. ``tail``: calls kept a rank; a trace on disk can afford more than an agent.
         """
         return _Builder(events, communicators, tail, peers).build(snapshot_at)
+
+
+_NOT_COLUMNS = frozenset({"members", "has_start", "has_end", "snapshot_at"})
 
 
 class _Builder:
