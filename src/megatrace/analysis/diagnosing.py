@@ -16,6 +16,7 @@ from megatrace.analysis import phases as phase_tables
 from megatrace.analysis import summary
 from megatrace.analysis.conclude import Seen, conclude
 from megatrace.analysis.costs import tabulate_costs
+from megatrace.analysis.early_ends import early_ends, early_note
 from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
@@ -26,7 +27,7 @@ from megatrace.analysis.slow import find_slow
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding
 from megatrace.model.frontier import Frontier
-from megatrace.model.trace import RankPlace, Trace
+from megatrace.model.trace import Coverage, RankPlace, Trace
 from megatrace.units import format_ranks
 
 Progress = Callable[[str], None]
@@ -77,11 +78,13 @@ def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None =
 
 def _hangs(resolved: Resolved, table: PhaseTable | None, now: int | None) -> HangResult:
     """Whether the job stands, from where every rank's calls end."""
-    trace = with_peers(resolved, table)
+    trace, early = with_peers(resolved, table), early_ends(resolved)
+    if early:
+        trace = replace(trace, events=trace.events.take(~np.isin(trace.events.rank, early)))
     frontier = Frontier.from_events(trace.events, trace.communicators, trace.snapshot_at)
     hints = Hints(
         until=now,
-        ended_normally=_ended_normally(resolved),
+        ended_normally=_ended_normally(resolved, early),
         names=communicator_names(trace.communicators, resolved.layout),
     )
     return find_hangs(
@@ -95,12 +98,16 @@ def _hangs(resolved: Resolved, table: PhaseTable | None, now: int | None) -> Han
     )
 
 
-def _ended_normally(resolved: Resolved) -> bool | None:
-    """Whether every rank's calls end after an iteration: nothing of the next forward has begun anywhere."""
+def _ended_normally(resolved: Resolved, early: tuple[int, ...]) -> bool | None:
+    """Whether every rank's calls end after an iteration: nothing of the next forward has begun anywhere.
+
+    ``early``: ranks whose logs were cut before that.
+    """
     it = resolved.iterations
     if it is None:
         return None
     last = np.flatnonzero(np.diff(it.rank, append=-1))
+    last = last[~np.isin(it.rank[last], early)]
     begun = np.cumsum(np.isin(resolved.role, (Role.TENSOR, Role.PIPELINE, Role.CONTEXT, Role.EXPERT)))
     ends = np.asarray([resolved.trace.events.rows_of(int(rank)).stop for rank in it.rank[last]])
     return bool(np.all(begun[ends - 1] == begun[it.row[last]])) if len(ends) else None
@@ -133,7 +140,7 @@ def _conclude(
         alternatives=said.alternatives,
         next_steps=said.next_steps,
         places=_places(resolved),
-        coverage=resolved.trace.coverage,
+        coverage=_coverage(resolved),
         warnings=resolved.warnings,
         pictures=summary.pictures(table, work, times, anchors, costs, drawn, group),
     )
@@ -142,6 +149,14 @@ def _conclude(
 def _flat(table: PhaseTable | None) -> bool:
     """Whether iterations have no phases: there is no schedule to report."""
     return table is not None and table.schedule is ONE_TASK
+
+
+def _coverage(resolved: Resolved) -> Coverage:
+    """What was covered, with a note on logs that end long before the others."""
+    coverage, early = resolved.trace.coverage, early_ends(resolved)
+    if not early:
+        return coverage
+    return replace(coverage, notes=(*coverage.notes, early_note(resolved, early)))
 
 
 def _identified(finding: Finding, number: int) -> Finding:

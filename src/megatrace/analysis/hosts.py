@@ -20,7 +20,11 @@ F8 = NDArray[np.float64]
 
 # Pace of a starved host against the usual one. Burst pace differs by 10–20 % between healthy ranks.
 STARVED = 1.6
+# The quickest quarter of the job sets the pace: of two nodes a starved one holds half of all ranks.
 QUICK = 0.25
+# A rank's own pace is that of its quickest fifth of iterations: it may be starved in most of them.
+OWN_QUICK = 0.2
+# More places than this are no starved node: the usual pace was read wrongly, or the whole job is slow.
 ALL_SLOW = 0.6
 
 
@@ -38,9 +42,9 @@ def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
     if np.isnan(pace).all():
         return None
     flat = pace.reshape(len(pace), -1)
-    # The quicker half of the job sets the pace: with few nodes a starved one is half of all ranks.
     everyone = float(np.quantile(flat[~np.isnan(flat)], QUICK))
-    own = np.quantile(np.nan_to_num(flat, nan=np.inf), 0.2, axis=0)
+    # "lower" interpolates nothing: an iteration that was not seen counts as endlessly slow.
+    own = np.quantile(np.nan_to_num(flat, nan=np.inf), OWN_QUICK, axis=0, method="lower")
     own = np.where(np.isfinite(own), own, np.nan).reshape(pace.shape[1:])
     usual = np.fmin(everyone, own[None])
     with np.errstate(invalid="ignore"):

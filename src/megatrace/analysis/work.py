@@ -228,6 +228,8 @@ class _Measure:
             # From the first Recv on, times say when its sender was ready, not when this rank was; without a
             # pipeline the first heavy call comes after work.
             first = min([max(int(task_map.begin[0]) - int(string.flat), 0), *string.p2p[:1] - 1])
+            if first < 0:
+                continue  # the iteration begins with its first Recv
             at = np.where(rows[:, None] >= 0, rows[:, None] + np.arange(first + 1)[None, :], -1)
             called = self._at(column, at)
             usual = median(called, 0) if len(called) > 2 else np.fmin.reduce(called, axis=0)
