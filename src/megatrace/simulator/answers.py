@@ -105,19 +105,45 @@ class _Case:
     def slow_link(self, fault: f.SlowLink) -> FaultTruth:
         ends = tuple(sorted((fault.src, fault.dst)))
         near = tuple(sorted({r for end in ends for r in self.group(Axis.TENSOR, end)}))
-        answers = (Answer(_SLOW_NETWORK, ends), Answer(_SLOW_NETWORK, near, undecidable=True))
+        data = self.group(Axis.DATA_CONTEXT, fault.src)
+        if fault.dst in data:
+            # Members of a collective end together: nothing tells which step of its ring was slow.
+            ring, text = Answer(_SLOW_NETWORK, data), Answer(_SLOW_NETWORK, data, undecidable=True)
+        else:
+            ring, text = Answer(_SLOW_NETWORK, ends), Answer(_SLOW_NETWORK, near, undecidable=True)
         links = ((fault.src, fault.dst),)
-        return _truth(fault, Kind.SLOW_NETWORK, ends, answers, Severity.P1, links=links)
+        return _truth(fault, Kind.SLOW_NETWORK, ends, (ring, text), Severity.P1, links=links)
 
     def slow_nic(self, fault: f.SlowNic) -> FaultTruth:
-        stage, flat = self.cluster.locate(fault.rank)
-        near = [n for n in (stage - 1, stage + 1) if 0 <= n < self.s.pp]
-        peers = [int(self.cluster.grid[n].reshape(-1)[flat]) for n in near]
-        # One slow path names its two ends; only a second, independent peer tells which of them it is.
-        ranks = (fault.rank,) if len(peers) > 1 else tuple(sorted((fault.rank, *peers)))
+        peers = self.far_peers(fault.rank)
+        if len(peers) > 1:
+            # One slow path names its two ends; only a second, independent peer tells which of them it is.
+            ring = Answer(_SLOW_NETWORK, (fault.rank,))
+        elif peers:
+            ring = Answer(_SLOW_NETWORK, tuple(sorted((fault.rank, *peers))))
+        else:
+            # Only collectives leave the node. Their members end together, so the group is all that shows,
+            # and where it is the only one of the job there is nothing to compare it with.
+            group = self.group(Axis.DATA_CONTEXT, fault.rank)
+            ring = Answer(_SLOW_NETWORK, group, undecidable=len(group) == self.s.world_size)
         text = Answer(_SLOW_NETWORK, self.group(Axis.TENSOR, fault.rank), undecidable=True)
-        answers = (Answer(_SLOW_NETWORK, ranks), text)
-        return _truth(fault, Kind.SLOW_NETWORK, (fault.rank,), answers, Severity.P1)
+        return _truth(fault, Kind.SLOW_NETWORK, (fault.rank,), (ring, text), Severity.P1)
+
+    def far_peers(self, rank: int) -> list[int]:
+        """Ranks of other nodes with which a rank exchanges messages: paths within a node touch no NIC."""
+        stage, flat = self.cluster.locate(rank)
+        near = {stage - 1, stage + 1}
+        if self.s.vpp > 1:
+            near = {n % self.s.pp for n in near}
+        peers = [
+            int(self.cluster.grid[n].reshape(-1)[flat]) for n in near if 0 <= n < self.s.pp and n != stage
+        ]
+        if self.s.cp > 1 and self.s.context_parallel_comm == "ring":
+            members = self.group(Axis.CONTEXT, rank)
+            at = members.index(rank)
+            peers += [members[at - 1], members[(at + 1) % len(members)]]
+        node = rank // self.s.ranks_per_node
+        return sorted({peer for peer in peers if peer // self.s.ranks_per_node != node})
 
     def data_loader(self, fault: f.DataLoaderStall) -> FaultTruth:
         answer = Answer((Kind.SLOW_STORAGE, Kind.SLOW_HOST), (fault.rank,))

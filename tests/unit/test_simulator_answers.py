@@ -1,0 +1,53 @@
+"""What may be concluded from a slow path: physics of nodes and collectives, not of the analysis."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatrace.simulator import Answer, Scenario, simulate
+from megatrace.simulator.faults import SlowLink, SlowNic
+
+
+def answers(fault: SlowLink | SlowNic, **settings: object) -> dict[str, Answer]:
+    scenario = Scenario.model_validate(
+        {"micro_batches": 2, "iterations": 2, "layers_per_stage": 1, "faults": [fault], **settings}
+    )
+    return dict(simulate(scenario).truth.faults[0].answers)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rank", "ranks"),
+    [
+        # Four stages of four ranks on nodes of four: both neighbours are on other nodes.
+        ({"tp": 2, "pp": 4, "dp": 2, "ranks_per_node": 4}, 5, (5,)),
+        # Nodes of eight hold two stages: rank 5's neighbour below is on its own node, the one above is not.
+        ({"tp": 2, "pp": 4, "dp": 2, "ranks_per_node": 8}, 5, (5, 9)),
+        # No pipeline: what crosses the nodes is the gradient all-reduce, whose members end together.
+        ({"tp": 2, "dp": 8}, 3, (1, 3, 5, 7, 9, 11, 13, 15)),
+        # An interleaved pipeline wraps around, which gives the last stage a second far neighbour.
+        (
+            {"tp": 2, "pp": 4, "vpp": 2, "layers_per_stage": 2, "micro_batches": 4, "ranks_per_node": 2},
+            7,
+            (7,),
+        ),
+    ],
+)
+def test_a_nic_shows_only_on_paths_to_other_nodes(
+    settings: dict[str, object], rank: int, ranks: tuple[int, ...]
+) -> None:
+    ring = answers(SlowNic(rank=rank), **settings)["ring"]
+    assert ring.ranks == ranks
+    assert not ring.undecidable
+
+
+def test_a_collective_of_the_whole_job_has_nothing_to_be_compared_with() -> None:
+    ring = answers(SlowNic(rank=3), pattern="ddp", dp=16)["ring"]
+    assert ring.undecidable
+    assert ring.ranks == tuple(range(16))
+
+
+def test_a_slow_step_of_a_collective_names_the_collective() -> None:
+    settings: dict[str, object] = {"tp": 2, "dp": 8}
+    assert answers(SlowLink(src=6, dst=8), **settings)["ring"].ranks == (0, 2, 4, 6, 8, 10, 12, 14)
+    piped: dict[str, object] = {"tp": 2, "pp": 2, "dp": 2, "ranks_per_node": 4}
+    assert answers(SlowLink(src=1, dst=5), **piped)["ring"].ranks == (1, 5)
