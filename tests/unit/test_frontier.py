@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from call_story import MS, T0, Story
 
 from megatrace.model.events import NO_PEER, NO_SEQ, Op
 from megatrace.model.frontier import ENDED, ENQUEUED, STARTED, Frontier
 from megatrace.model.frontier_index import Members, group_order, last_of, peers_of_pairs
 from megatrace.model.trace import Communicator
+from tests.unit.call_story import MS, T0, Story
 
 
 def two_ranks() -> Story:

@@ -32,6 +32,8 @@ from megatrace.units import format_duration, say_ranks
 
 SIMULTANEOUS = 1_000_000
 """ns. Stops closer than that cannot be ordered: hosts make a call every 0.1 to 1 ms."""
+INCOMPLETE = 0.8
+"""Confidence at most while logs of ranks that others wait for are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,9 @@ def find_hangs(
     if not stands and not reporter.proven(first):
         return _not_standing(graph, first, stall)
     finding = reporter.finding([root for root in first if root.kind is not RootKind.UNRECORDED], later)
-    unseen = [root for root in roots if root.kind is RootKind.UNRECORDED]
-    if unseen:
-        finding = replace(finding, confidence=min(finding.confidence, 0.8))
+    if (graph.hold_rank < 0).any():
+        # Somebody waits for a rank of which nothing was recorded: it may hold up those who look guilty.
+        finding = replace(finding, confidence=min(finding.confidence, INCOMPLETE))
     return HangResult((finding,), finding.summary)
 
 

@@ -101,8 +101,8 @@ def _named(graph: WaitsFor, rank: int, row: int, went_on: bool) -> NextCall:
     op = Op(int(frontier.tail_op[peer_rank, column]))
     seen = (peer_rank, int(calls.call[row]))
     if not op.is_p2p:
-        comm = int(frontier.tail_comm[peer_rank, column])
-        return NextCall(op, comm, int(calls.seq[row]), None, seen, True, went_on)
+        comm, seq = _own_group(graph, rank, int(frontier.tail_comm[peer_rank, column]), int(calls.seq[row]))
+        return NextCall(op, comm, seq, None, seen, True, went_on)
     offset = int(frontier.tail_peer[peer_rank, column]) - int(frontier.ranks[peer_rank])
     known = frontier.tail_peer[peer_rank, column] != NO_PEER
     peer = int(frontier.ranks[rank]) + offset if known else None
@@ -110,6 +110,25 @@ def _named(graph: WaitsFor, rank: int, row: int, went_on: bool) -> NextCall:
     if waiting is not None:
         peer = waiting
     return NextCall(op, NO_COMM, -1, peer, seen, True, went_on)
+
+
+def _own_group(graph: WaitsFor, rank: int, comm: int, seq: int) -> tuple[int, int]:
+    """The communicator on which a rank would have made its peer's call, and the number it would have had
+    there.
+
+    Peers of another tensor group call on a group of their own; the rank's is the one of the same size on
+    which its numbers are nearest.
+    """
+    frontier = graph.frontier
+    if int(frontier.ranks[rank]) in frontier.members.of_comm(comm).tolist():
+        return comm, seq
+    sizes = frontier.members.counts()
+    mine = np.flatnonzero(frontier.entry_rank == rank)
+    mine = mine[sizes[frontier.entry_comm[mine]] == sizes[comm]]
+    if not len(mine):
+        return NO_COMM, seq
+    nearest = mine[np.argmin(np.abs(frontier.entry_last[mine] + 1 - seq))]
+    return int(frontier.entry_comm[nearest]), int(frontier.entry_last[nearest]) + 1
 
 
 def _p2p_waiter(graph: WaitsFor, rank: int, op: Op) -> int | None:

@@ -51,6 +51,8 @@ class Stopped:
         if len(strayed) != 1 or len(suspects) < 2:
             return None
         rank, deviation = next(iter(strayed.items()))
+        if not len(self.scene.graph.directly(rank)):
+            return None  # nobody misses a call of it: an evaluation or a checkpoint looks like that as well
         cycle = any(root.kind is RootKind.CYCLE for root in roots)
         call = missing_call(self.scene.graph, rank, self.scene.layout)
         name = self.scene.words.rank(rank)

@@ -60,12 +60,11 @@ class Stuck:
         call = missing_call(self.scene.graph, ranks[0], self.scene.layout)
         what = self.scene.words.instance(instance)
         peers = self.scene.graph.waiters(instance)
-        later = int(
-            self.scene.frontier.last_call[peers].max() - self.scene.frontier.last_call[list(ranks)].max()
-        )
-        lockstep = 2 * int(
-            np.median(np.diff(self.scene.frontier.tail_time[ranks[0], -min(8, self.scene.frontier.tail) :]))
-        )
+        last = self.scene.frontier.last_call
+        later = int(last[peers].max() - last[list(ranks)].max())
+        farthest = int(peers[np.argmax(last[peers])])
+        # Hosts call in lockstep: who stopped within two of its peers' calls went on as long as they did.
+        lockstep = 2 * int(np.median(np.diff(self.scene.frontier.tail_time[farthest, -4:])))
         if (call is not None and call.went_on) or later <= lockstep:
             comm = self.scene.words.communicator(self.scene.comm(instance))
             text = f"{self.scene.name(ranks)} left out a call of {comm}"

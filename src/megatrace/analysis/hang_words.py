@@ -74,6 +74,8 @@ class Words:
             if call.peer is None:
                 return call.op.name.capitalize()
             return f"{word} rank {call.peer}"
+        if call.comm < 0:
+            return call.op.name
         return f"{call.op.name} #{call.seq:,} of {self.communicator(call.comm)}"
 
     def last_call(self, index: int) -> str:
