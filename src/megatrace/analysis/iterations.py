@@ -17,6 +17,9 @@ from megatrace.model.events import UNSEEN, Events
 
 I8 = NDArray[np.int64]
 
+# Share of the ranks whose counters have to prove where the job's first iteration was.
+MAJORITY = 0.5
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Iterations:
@@ -64,17 +67,19 @@ def number_iterations(events: Events, channels: Channels, anchors: I8, gap_rows:
     ranks = np.unique(events.rank[anchors])
     numbers: list[I8] = []
     starts: list[I8] = []
-    proven = True
+    proof: list[bool] = []
     for rank in ranks:
         part = events.rows_of(int(rank))
         rows = anchors[np.searchsorted(anchors, part.start) : np.searchsorted(anchors, part.stop)]
         gaps = gap_rows[np.searchsorted(gap_rows, part.start) : np.searchsorted(gap_rows, part.stop)]
         number, absolute = _numbers_of_rank(events, channels, part, rows, gaps)
-        proven &= absolute
+        proof.append(absolute)
         numbers.append(number)
         starts.append(_slice_starts(rows, gaps, part.start))
-    numbers = _aligned(events, anchors, ranks, numbers, proven)
-    number = np.concatenate(numbers)
+    number = np.concatenate(_aligned(events, anchors, ranks, numbers, proof))
+    # Ranks that prove nothing (a log cut after two iterations) follow those that do; a few coincidences do
+    # not speak for a job.
+    proven = sum(proof) >= MAJORITY * len(proof)
     first = int(number.min())
     if not proven or first < 0:
         number = number - first
@@ -142,7 +147,7 @@ def _slice_starts(rows: I8, gaps: I8, first_row: int) -> I8:
     crossed = np.searchsorted(gaps, rows, "right") - np.searchsorted(gaps, previous, "right")
     start[crossed > 0] = -1
     # What stands before the first anchor is start-up plus the first iteration.
-    lengths = np.diff(rows)
+    lengths = np.diff(rows)[crossed[1:] == 0]
     usual = int(np.median(lengths)) if len(lengths) else 0
     if usual and start[0] >= 0:
         start[0] = rows[0] + 1 - usual if rows[0] + 1 - usual >= first_row else -1
@@ -152,21 +157,28 @@ def _slice_starts(rows: I8, gaps: I8, first_row: int) -> I8:
 
 
 def _aligned(
-    events: Events, anchors: I8, ranks: NDArray[np.int32], numbers: list[I8], proven: bool
+    events: Events, anchors: I8, ranks: NDArray[np.int32], numbers: list[I8], proof: list[bool]
 ) -> list[I8]:
-    """Shift each rank's numbers so that equal numbers are the same iteration in time."""
-    if proven or len(ranks) < 2:
+    """Number the ranks that prove nothing so that equal numbers are the same iteration in time."""
+    if all(proof) or len(ranks) < 2:
         return numbers
     bounds = np.append(np.searchsorted(events.rank[anchors], ranks, "left"), len(anchors))
-    reference = int(np.argmax(np.diff(bounds)))
+    fixed = np.asarray(proof) if sum(proof) >= MAJORITY * len(proof) else np.zeros(len(proof), np.bool_)
+    reference = int(np.argmax(np.diff(bounds) * np.where(fixed | ~fixed.any(), 1, 0)))
     ref_time = events.enqueue[anchors[bounds[reference] : bounds[reference + 1]]]
     ref_number = numbers[reference]
     shifted: list[I8] = []
     for i, number in enumerate(numbers):
+        if fixed[i]:
+            shifted.append(number)
+            continue
         time = events.enqueue[anchors[bounds[i] : bounds[i + 1]]]
         nearest = np.clip(np.searchsorted(ref_time, time), 0, len(ref_time) - 1)
         left = np.clip(nearest - 1, 0, None)
         closer = np.abs(ref_time[left] - time) < np.abs(ref_time[nearest] - time)
         nearest = np.where(closer, left, nearest)
-        shifted.append(number + int(np.median(ref_number[nearest] - number)))
+        follows = bool(np.all(np.diff(ref_number[nearest]) > 0))
+        # Each anchor by its own time, unless two fall to one (another clock): then all by one shift.
+        shift = int(np.median(ref_number[nearest] - number))
+        shifted.append(ref_number[nearest] if follows else number + shift)
     return shifted
