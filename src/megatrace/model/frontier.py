@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.model.events import NO_COMM, NO_COUNT, NO_PEER, NO_SEQ, UNSEEN, Events, Op
-from megatrace.model.frontier_align import UNALIGNED, lost_records, pair_bases
+from megatrace.model.frontier_align import UNALIGNED, pair_bases
 from megatrace.model.frontier_bytes import decode, encode
-from megatrace.model.frontier_index import Members, group_order, last_of, peers_of_pairs
+from megatrace.model.frontier_index import Members, compacted, group_order, last_of, peers_of_pairs
 from megatrace.model.trace import Communicator
 
 I8 = NDArray[np.int64]
@@ -208,6 +208,7 @@ class _Builder:
         self.p2p_rows = np.flatnonzero(self.p2p)
         self.peer = self._peers(peers)
         self.seq = self._sequence()
+        self.lost = np.zeros(len(self.ranks), np.bool_)
 
     def _peers(self, given: NDArray[np.int32] | None) -> I4:
         """The global peer of each P2P row (``NO_PEER`` elsewhere): as recorded, as given, or the pair's
@@ -226,7 +227,6 @@ class _Builder:
         """Sequence numbers: the source's for collectives (counted where it has none), FIFO numbers for
         P2P."""
         seq = self.events.seq.astype(np.int64, copy=True)
-        self.lost = lost_records(self.rank_index, self.comm, seq, self.p2p, len(self.ranks))
         bare = np.flatnonzero((seq == NO_SEQ) & ~self.p2p)
         if len(bare):
             key = self.rank_index[bare].astype(np.int64) * (self.members.size + 1) + self.comm[bare] + 1
@@ -243,8 +243,8 @@ class _Builder:
         return np.asarray(key * 2 + (self.events.op[rows] == Op.SEND), dtype=np.int64)
 
     def build(self, snapshot_at: int | None) -> Frontier:
+        entries = self._entries()  # also finds out which ranks lost records, which the pairs must know
         pairs = self._pairs()
-        entries = self._entries()
         return Frontier(
             ranks=self.ranks,
             **self._per_rank(),
@@ -280,42 +280,42 @@ class _Builder:
         }
 
     def _entries(self) -> dict[str, Any]:
-        rows = np.flatnonzero(~self.p2p & (self.comm >= 0))
-        width = self.members.size
-        key = self.rank_index[rows].astype(np.int64) * width + self.comm[rows]
-        size = len(self.ranks) * width
+        rows = np.flatnonzero(~self.p2p & (self.comm >= 0) & (self.comm < self.members.size))
+        comm, rank = self.comm[rows], self.rank_index[rows]
+        key, size = entry_keys(rank, comm, self.members, self.ranks)
         last = last_of(key, rows, size)
+        first = last_of(key[::-1], rows[::-1], size)
         present = np.flatnonzero(last >= 0)
-        last = last[present]
-        first = last_of(key[::-1], rows[::-1], size)[present]
-        reached = {
-            name: self._reached(key, rows, column, size, present)
-            for name, column in (("started", self.events.start), ("ended", self.events.end))
-        }
+        present = present[np.lexsort((self.comm[last[present]], self.rank_index[last[present]]))]
+        first, last = first[present], last[present]
+        made = np.bincount(key, minlength=size)[present]
+        # Numbers rise by one and start at 0 (NCCL) or 1 (PyTorch), or records are missing.
+        lost = (self.seq[last] - self.seq[first] + 1 != made) | (self.seq[first] > 1)
+        self.lost[self.rank_index[last[lost]]] = True
+        ended = self._reached(key, rows, self.events.end, size)[present]
+        started = self._reached(key, rows, self.events.start, size)[present]
         signature = (self.events.op[rows].astype(np.uint64) << np.uint64(56)) ^ self.count[rows].astype(
             np.uint64
         )
         mixed = (signature * HASH_STEP + self.seq[rows].astype(np.uint64)) * HASH_STEP
         mixed ^= mixed >> np.uint64(29)
         return {
-            "entry_rank": (present // max(width, 1)).astype(np.int32),
-            "entry_comm": (present % max(width, 1)).astype(np.int32),
+            "entry_rank": self.rank_index[last],
+            "entry_comm": self.comm[last],
             "entry_first": self.seq[first],
             "entry_last": self.seq[last],
-            "entry_started": np.maximum(reached["started"], reached["ended"]),
-            "entry_ended": reached["ended"],
+            "entry_started": np.maximum(started, ended),
+            "entry_ended": ended,
             "entry_time": self.events.enqueue[last],
             "entry_hash": _sums(key, mixed, size)[present],
         }
 
-    def _reached(
-        self, key: I8, rows: NDArray[Any], column: I8 | None, size: int, present: NDArray[Any]
-    ) -> I8:
-        """The last sequence number per entry whose column was seen, ``NO_SEQ`` where none."""
+    def _reached(self, key: I8, rows: NDArray[Any], column: I8 | None, size: int) -> I8:
+        """The last sequence number per key whose column was seen, ``NO_SEQ`` where none."""
         if column is None:
-            return np.full(len(present), NO_SEQ, np.int64)
+            return np.full(size, NO_SEQ, np.int64)
         seen = column[rows] != UNSEEN
-        last = last_of(key[seen], rows[seen], size)[present]
+        last = last_of(key[seen], rows[seen], size)
         return np.where(last >= 0, self.seq[np.maximum(last, 0)], NO_SEQ)
 
     def _pairs(self) -> dict[str, Any]:

@@ -56,11 +56,84 @@ class Members:
         return self.ranks[self.bounds[comm] : self.bounds[comm + 1]]
 
 
+def slots_of(members: Members, ranks: I4) -> I8 | None:
+    """int64 [C]: a small number for each communicator, different for any two that share one of the ranks.
+
+    So (rank, communicator) fits a table of ranks × (slots + 1) although thousands of communicators exist:
+    the groups of one axis are disjoint and share a slot. None where the members of a communicator are not
+    known, or where a rank is in more communicators than a machine word has bits.
+    """
+    counts = members.counts()
+    if not members.size or not counts.all() or not len(ranks):
+        return None
+    used = np.zeros(int(max(members.ranks.max(), ranks.max())) + 1, np.int64)
+    slots = np.empty(members.size, np.int64)
+    for comm in range(members.size):
+        part = members.ranks[members.bounds[comm] : members.bounds[comm + 1]]
+        taken = int(np.bitwise_or.reduce(used[part]))
+        slot = (~taken & (taken + 1)).bit_length() - 1
+        if slot > MOST_SLOTS:
+            return None
+        slots[comm] = slot
+        used[part] |= 1 << slot
+    return slots
+
+
+MOST_SLOTS = 61
+"""Bits of a word that can be used without touching its sign."""
+
+
+def entry_keys(rank_index: I4, comm: I4, members: Members, ranks: I4) -> tuple[I8, int]:
+    """A key below ``size`` for each row, one a (rank, communicator), and ``size``. All communicators are
+    known."""
+    slots = slots_of(members, ranks)
+    if slots is not None:
+        width = int(slots.max()) + 1
+        key = rank_index.astype(np.int64)
+        key *= width
+        key += slots[comm]
+        named = np.zeros(len(ranks) * width, np.int32)
+        named[key] = comm
+        if bool((named[key] == comm).all()):  # nobody called on a communicator of which it is no member
+            return key, len(named)
+    pairs = rank_index.astype(np.int64) * max(members.size, 1) + comm
+    unique, key = np.unique(pairs, return_inverse=True)
+    return key.astype(np.int64), len(unique)
+
+
 def last_of(key: NDArray[Any], value: NDArray[Any], size: int) -> I8:
     """int64 [size]: the last value of each key, −1 for a key that does not occur."""
     out = np.full(size, -1, np.int64)
     out[key] = value  # of repeated indices numpy keeps the last
     return out
+
+
+TABLE = 1 << 24
+"""Cells of the lookup table of ``compacted``: 128 MB, however many ranks and communicators there are."""
+
+
+def compacted(rank: NDArray[Any], comm: NDArray[Any], ranks: int, width: int) -> tuple[I8, I8]:
+    """(rank · width + comm of every pair that occurs, ascending; the index of each element's pair in it).
+
+    ``rank`` int [n] ascending, ``comm`` int [n]. A rank is in a dozen of thousands of communicators, so a
+    table of all pairs would be mostly empty; it is made for a block of ranks at a time.
+    """
+    present: list[I8] = []
+    index = np.empty(len(rank), np.int64)
+    step = max(1, TABLE // max(width, 1))
+    found = 0
+    for first in range(0, ranks, step):
+        edges = np.asarray([first, min(first + step, ranks)], rank.dtype)
+        part = slice(*np.searchsorted(rank, edges))
+        key = (rank[part].astype(np.int64) - first) * width + comm[part]
+        table = np.full(step * width, -1, np.int64)
+        table[key] = 0
+        pairs = np.flatnonzero(table == 0)
+        table[pairs] = np.arange(found, found + len(pairs))
+        index[part] = table[key]
+        found += len(pairs)
+        present.append(pairs + first * width)
+    return (np.concatenate(present) if present else np.empty(0, np.int64)), index
 
 
 def group_order(key: NDArray[Any]) -> I8:
