@@ -5,7 +5,7 @@ import pytest
 
 from megatrace.model.events import NO_PEER, NO_SEQ, Op
 from megatrace.model.frontier import ENDED, ENQUEUED, STARTED, Frontier
-from megatrace.model.frontier_index import Members, group_order, last_of, peers_of_pairs
+from megatrace.model.frontier_index import Members, group_order, last_of, peers_of_pairs, slots_of
 from megatrace.model.trace import Communicator
 from tests.unit.call_story import MS, T0, Story
 
@@ -212,3 +212,22 @@ def test_index_helpers() -> None:
     assert members.of_comm(7).tolist() == []
     found = peers_of_pairs(members, np.array([0, 0, 1], np.int32), np.array([4, 9, 4], np.int32))
     assert found.tolist() == [9, 4, NO_PEER]
+
+
+def test_communicators_that_share_a_rank_have_different_slots() -> None:
+    groups = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3))
+    members = Members.of(tuple(Communicator(i, ranks) for i, ranks in enumerate(groups)))
+    slots = slots_of(members, np.arange(4, dtype=np.int32))
+    assert slots is not None
+    assert slots.tolist() == [0, 0, 1, 1, 2]
+    unknown = Members.of((Communicator(0, (0, 1)), Communicator(1)))
+    assert slots_of(unknown, np.arange(2, dtype=np.int32)) is None
+
+
+def test_a_call_on_a_communicator_of_others_is_kept_apart() -> None:
+    story = Story(((0, 1), (2, 3)))
+    story.call((0, 1), 0, 1.0).call((2, 3), 1, 1.0)
+    story.call(0, 1, 2.0)  # rank 0 is no member of it, as far as the source knows
+    frontier = story.frontier()
+    entries = list(zip(frontier.entry_rank.tolist(), frontier.entry_comm.tolist(), strict=True))
+    assert entries == [(0, 0), (0, 1), (1, 0), (2, 1), (3, 1)]

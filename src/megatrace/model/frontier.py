@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from megatrace.model.events import NO_COMM, NO_COUNT, NO_PEER, NO_SEQ, UNSEEN, Events, Op
 from megatrace.model.frontier_align import UNALIGNED, pair_bases
 from megatrace.model.frontier_bytes import decode, encode
-from megatrace.model.frontier_index import Members, compacted, group_order, last_of, peers_of_pairs
+from megatrace.model.frontier_index import Members, entry_keys, group_order, last_of, peers_of_pairs
 from megatrace.model.trace import Communicator
 
 I8 = NDArray[np.int64]

@@ -21,27 +21,6 @@ I8 = NDArray[np.int64]
 I4 = NDArray[np.int32]
 
 
-def lost_records(rank_index: I4, comm: I4, seq: I8, p2p: NDArray[np.bool_], ranks: int) -> NDArray[np.bool_]:
-    """bool [ranks]: collectives of one communicator whose numbers do not rise by one, or start late.
-
-    A first number above 1 counts as a start that was lost: communicators number from 0 (NCCL) or 1 (PyTorch).
-    """
-    lost = np.zeros(ranks, np.bool_)
-    rows = np.flatnonzero(~p2p & (comm >= 0) & (seq >= 0))
-    if not len(rows):
-        return lost
-    key = rank_index[rows].astype(np.int64) * (int(comm.max()) + 1) + comm[rows]
-    order = np.argsort(key, kind="stable")
-    same = np.diff(key[order]) == 0
-    step = np.diff(seq[rows][order])
-    broken = np.flatnonzero(same & (step > 1))
-    lost[rank_index[rows[order[broken]]]] = True
-    first = np.concatenate([[True], ~same])
-    late = np.flatnonzero(first & (seq[rows][order] > 1))
-    lost[rank_index[rows[order[late]]]] = True
-    return lost
-
-
 UNALIGNED = -1
 
 

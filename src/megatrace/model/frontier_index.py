@@ -96,9 +96,8 @@ def entry_keys(rank_index: I4, comm: I4, members: Members, ranks: I4) -> tuple[I
         named[key] = comm
         if bool((named[key] == comm).all()):  # nobody called on a communicator of which it is no member
             return key, len(named)
-    pairs = rank_index.astype(np.int64) * max(members.size, 1) + comm
-    unique, key = np.unique(pairs, return_inverse=True)
-    return key.astype(np.int64), len(unique)
+    pairs, key = compacted(rank_index, comm, len(ranks), max(members.size, 1))
+    return key, len(pairs)
 
 
 def last_of(key: NDArray[Any], value: NDArray[Any], size: int) -> I8:
