@@ -67,7 +67,7 @@ def limit(files: list[Path], folder: Path) -> Callable[[], int]:
 
 def parser_only(files: list[Path], parser: Parser) -> Callable[[], int]:
     """Parses into reused columns, which the next block overwrites."""
-    buffer = TextBuffer()
+    buffer = TextBuffer(parser.block)
 
     def run() -> int:
         rows = 0
@@ -130,17 +130,21 @@ def regex(files: list[Path]) -> Callable[[], int]:
 
 
 MEMORY_PROBE = """
-import resource, sys
+import pathlib, sys
 from megatrace.readers.opening import open_trace
+def resident(name):
+    status = pathlib.Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(name))
 open_trace([sys.argv[1]])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+before = resident("VmRSS")
 trace = open_trace([sys.argv[2]])
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / len(trace.events))
+print((resident("VmHWM") - before) / len(trace.events))
 """
 
 
 def memory_per_line(folder: Path, one: Path) -> float:
-    """Growth of a fresh process's peak memory by ``open_trace`` on all files, per line; imports do not count."""
+    """Growth of a fresh process's peak memory by ``open_trace``, per line; imports do not count."""
     command = [sys.executable, "-c", MEMORY_PROBE, str(one), str(folder)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

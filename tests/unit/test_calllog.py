@@ -11,6 +11,7 @@ import pytest
 from megatrace.errors import TraceError
 from megatrace.model.events import EventFlag, Op
 from megatrace.model.trace import Observable, Trace
+from megatrace.readers import calllog_table
 from megatrace.readers.calllog import CallLogReader
 from megatrace.readers.calllog_columns import BLOCK, Parser
 from megatrace.readers.calllog_line import Defect, Flag, defect_of, parse_line
@@ -332,3 +333,16 @@ def test_the_real_log(shared_dir: Path, tmp_path: Path) -> None:
     assert first.stream is not None
     assert len(np.unique(first.stream)) == 6
     assert trace.coverage.notes == ()
+
+
+@pytest.mark.parametrize("stretch", [1, 2, 3, 7])
+def test_a_boundary_of_stretches_hides_nothing(
+    parser: Parser, stretch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is gone through in stretches of rows; order, restart and repetition may lie on any of them."""
+    monkeypatch.setattr(calllog_table, "_STRETCH", stretch)
+    lines = [call(i, at=i) for i in range(6)]
+    repeated = [line for line in lines for _ in range(2)]
+    assert read(parser, "".join(repeated)).events.seq.tolist() == list(range(6))
+    assert len(read(parser, two_runs((9, 1), pause=60 * 10**9)).events) == 3
+    assert read(parser, "".join(reversed(lines))).events.seq.tolist() == list(range(6))

@@ -63,7 +63,7 @@ class CallLogReader:
     def __init__(self, options: ReadOptions, parser: Parser | None = None) -> None:
         del options  # all of them concern how bytes are fetched
         self._parser = parser or best_parser()
-        self._buffer = TextBuffer()
+        self._buffer = TextBuffer(self._parser.block)
         self._table = Table(_KEPT)
         self._interner = Interner(compiled=self._parser.name == "native")
         self._files: list[FileReport] = []

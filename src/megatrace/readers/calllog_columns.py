@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 BLOCK = 1 << 19
-"""Bytes read at a time. The block and its columns stay in a core's second-level cache (1 MB on current
-servers)."""
+"""Bytes read at a time unless a parser wants another size. The block and its columns stay in a core's
+second-level cache (1 MB on current servers)."""
 MARGIN = 64
 """Readable bytes before and after the text, so that a parser may load whole words around a field."""
 
@@ -31,8 +31,9 @@ ROW_DTYPES: dict[str, DTypeLike] = {
 }
 """``calllog_line.Row`` field by field."""
 
-# The shortest call, "[1.0][Rank 0]Fun X Data 1 stream 0x0\n", has 37 bytes: a block cannot hold more rows.
-_ROW_CAPACITY = BLOCK // 37 + 1
+_SHORTEST = 37
+"""Bytes of the shortest call, "[1.0][Rank 0]Fun X Data 1 stream 0x0" and its newline: a block cannot hold
+more rows than lines of this length."""
 _REJECT_CAPACITY = 4096
 
 
@@ -52,7 +53,7 @@ class TextBuffer:
 class ColumnBuffer:
     """Room for the rows and the refused lines of one block."""
 
-    def __init__(self, rows: int = _ROW_CAPACITY, rejects: int = _REJECT_CAPACITY) -> None:
+    def __init__(self, rows: int = BLOCK // _SHORTEST + 1, rejects: int = _REJECT_CAPACITY) -> None:
         self.columns: dict[str, NDArray[np.generic]] = {
             name: np.empty(rows, dtype) for name, dtype in ROW_DTYPES.items()
         }
@@ -80,6 +81,11 @@ class Parsed:
         return self.rows + self.rejects
 
 
+def room_for(block: int) -> ColumnBuffer:
+    """Columns that hold whatever a block of so many bytes holds."""
+    return ColumnBuffer(block // _SHORTEST + 1)
+
+
 class Parser(Protocol):
     """Turns the complete lines of ``text[start:stop]`` into rows ``0:rows`` of the columns.
 
@@ -90,6 +96,8 @@ class Parser(Protocol):
     """
 
     name: str
+    block: int
+    """bytes that it likes to have at once"""
 
     @property
     def out(self) -> ColumnBuffer:

@@ -47,6 +47,7 @@ class Interner:
         self.hashes: list[int] = []
         self.partials: list[int] = []
         self._code: dict[tuple[bool, int], int] = {}
+        self._fits: dict[tuple[int, int], bool] = {}
         self._keys: Hashes = np.zeros(2 << _TABLE_BITS, np.uint64)
         self._codes: Codes = np.full(2 << _TABLE_BITS, NO_HASH, np.int32)
         library = native.library() if compiled else None
@@ -116,11 +117,14 @@ class Interner:
 
     def begins_with(self, code: int, partial: int) -> bool:
         """Whether the whole hash may be what the partial one was cut from."""
-        value = self.partials[FIRST_PARTIAL - partial]
-        if value == 0:
-            return True  # nothing is left of it
-        whole = self.hashes[code]
-        return any(w.startswith(p) for w, p in zip(_forms(whole), _forms(value), strict=True))
+        fits = self._fits.get((code, partial))
+        if fits is None:
+            value = self.partials[FIRST_PARTIAL - partial]
+            forms = zip(_forms(self.hashes[code]), _forms(value), strict=True)
+            # Of a value of 0 nothing is left, so it may be anything.
+            fits = value == 0 or any(whole.startswith(part) for whole, part in forms)
+            self._fits[code, partial] = fits
+        return fits
 
     def _digits(self, partial: int) -> int:
         value = self.partials[FIRST_PARTIAL - partial]
@@ -143,21 +147,30 @@ def resolve(
         cut = np.flatnonzero(mine <= FIRST_PARTIAL)
         if not len(cut):
             continue
-        whole = mine >= 0
-        for stream in np.unique(on[cut]).tolist():
-            here = on == np.uint64(stream)
-            candidates = np.unique(mine[here & whole]).tolist()
-            for partial in np.unique(mine[here & (mine <= FIRST_PARTIAL)]).tolist():
+        for stream in set(on[cut].tolist()):
+            here = np.flatnonzero(on == np.uint64(stream))
+            codes_here = mine[here]
+            candidates = _distinct(codes_here[codes_here >= 0])
+            for partial in _distinct(codes_here[codes_here <= FIRST_PARTIAL]):
                 code = _only([c for c in candidates if interner.begins_with(c, partial)])
                 if code == NO_HASH and not candidates:
-                    code = anywhere.setdefault(partial, _anywhere(interner, partial))
-                hit = here & (mine == partial)
+                    if partial not in anywhere:
+                        anywhere[partial] = _anywhere(interner, partial)
+                    code = anywhere[partial]
+                hit = here[codes_here == partial]
                 mine[hit] = code
-                count = int(np.count_nonzero(hit))
-                resolved, unknown = (
-                    (resolved + count, unknown) if code != NO_HASH else (resolved, unknown + count)
-                )
+                if code == NO_HASH:
+                    unknown += len(hit)
+                else:
+                    resolved += len(hit)
     return resolved, unknown
+
+
+def _distinct(codes: Codes) -> list[int]:
+    """The different values; mostly there is one, and comparing costs less than sorting."""
+    if len(codes) and bool((codes == codes[0]).all()):
+        return [int(codes[0])]
+    return sorted(set(codes.tolist()))
 
 
 def _only(candidates: list[int]) -> int:

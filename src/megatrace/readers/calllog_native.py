@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace import native
-from megatrace.readers.calllog_columns import ROW_DTYPES, ColumnBuffer, Parsed, TextBuffer
+from megatrace.readers.calllog_columns import BLOCK, ROW_DTYPES, ColumnBuffer, Parsed, TextBuffer
 
 
 class _Columns(ctypes.Structure):
@@ -34,6 +34,7 @@ class NativeParser:
     """One parser with its own buffers; one thread at a time."""
 
     name = "native"
+    block = BLOCK
 
     def __init__(self, library: ctypes.CDLL, out: ColumnBuffer | None = None) -> None:
         self.out = ColumnBuffer() if out is None else out

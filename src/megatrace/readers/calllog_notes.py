@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +68,9 @@ class FileReport:
 
 def label_files(files: Sequence[FileReport]) -> None:
     """Gives each file the shortest name that tells it from the others."""
-    count = Counter(PurePath(f.name).name for f in files)
+    count = Counter(f.name.rpartition("/")[2] for f in files)
     for report in files:
-        short = PurePath(report.name).name
+        short = report.name.rpartition("/")[2]
         report.label = short if count[short] == 1 else report.name
 
 

@@ -12,7 +12,7 @@ Works on columns only and says what it did as numbers; sentences are made in ``c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ Columns = dict[str, NDArray[Any]]
 Index = NDArray[np.int64]
 
 _FIRST_ROWS = 1 << 16
+_STRETCH = 1 << 16
 _GROWTH = 4
 """Room beyond the rows is address space, not memory: pages are touched when rows arrive. Growing fourfold
 copies each row a third of a time on average; doubling would copy it once."""
@@ -121,8 +122,7 @@ def tidy(columns: Columns, file_starts: list[int]) -> tuple[Columns, Tidied]:
 def _order(columns: Columns, file_starts: list[int], done: Tidied) -> tuple[Columns, Index | None]:
     """Sorted columns, and for each row its number in the order read (None: unchanged)."""
     rank, time = columns["rank"], columns["enqueue"]
-    same_rank = rank[1:] == rank[:-1]
-    if bool((rank[1:] >= rank[:-1]).all()) and not bool((same_rank & (time[1:] < time[:-1])).any()):
+    if all(_in_order(rank[rows], time[rows]) for rows in _stretches(len(rank))):
         return columns, None
     by_rank = np.argsort(rank, kind="stable")
     sorted_rank, sorted_time = rank[by_rank], time[by_rank]
@@ -137,6 +137,17 @@ def _order(columns: Columns, file_starts: list[int], done: Tidied) -> tuple[Colu
     return _permuted(columns, order), order
 
 
+def _stretches(rows: int) -> Iterator[slice]:
+    """Slices of all rows, each beginning with the last row of the one before: temporary arrays stay small."""
+    for begin in range(0, max(rows - 1, 1), _STRETCH):
+        yield slice(begin, min(begin + _STRETCH + 1, rows))
+
+
+def _in_order(rank: NDArray[np.int32], time: Index) -> bool:
+    rises = rank[1:] > rank[:-1]
+    return bool((rises | ((rank[1:] == rank[:-1]) & (time[1:] >= time[:-1]))).all())
+
+
 def _permuted(columns: Columns, order: Index) -> Columns:
     for name in list(columns):
         columns[name] = columns[name][order]
@@ -147,15 +158,18 @@ def _drop_earlier_runs(columns: Columns, origin: Index | None, keep: NDArray[np.
     rank, time = columns["rank"], columns["enqueue"]
     if len(rank) < 2:
         return
-    pause = (rank[1:] == rank[:-1]) & (time[1:] - time[:-1] >= MIN_RESTART_NS)
-    save, flags, seq = columns["save_count"], columns["flags"], columns["seq"]
-    counted = (flags & np.uint8(Flag.SAVE_COUNT)) != 0
-    restarts = pause & counted[1:] & counted[:-1] & (save[1:] < save[:-1]) & (save[1:] <= 1)
-    maybe = np.flatnonzero(pause & ~restarts & ~counted[1:] & (seq[1:] == 0)) + 1
-    firsts = [
-        *(np.flatnonzero(restarts) + 1).tolist(),
-        *(r for r in maybe.tolist() if _counters_restart(columns, r)),
+    pauses = [
+        np.flatnonzero((rank[rows][1:] == rank[rows][:-1]) & (np.diff(time[rows]) >= MIN_RESTART_NS))
+        + (rows.start + 1)
+        for rows in _stretches(len(rank))
     ]
+    after = np.concatenate(pauses)
+    before = after - 1
+    save, flags, seq = columns["save_count"], columns["flags"], columns["seq"]
+    counted = (flags[after] & flags[before] & np.uint8(Flag.SAVE_COUNT)) != 0
+    restarts = counted & (save[after] < save[before]) & (save[after] <= 1)
+    maybe = after[~counted & (seq[after] == 0)].tolist()
+    firsts = [*after[restarts].tolist(), *(row for row in maybe if _counters_restart(columns, row))]
     last_of_rank: dict[int, int] = {}
     for row in sorted(firsts):
         last_of_rank[int(rank[row])] = row
@@ -193,13 +207,15 @@ def _counters_restart(columns: Columns, row: int) -> bool:
 def _drop_duplicates(columns: Columns, keep: NDArray[np.bool_], done: Tidied) -> None:
     """Of rows equal in every column but save_count, the first stays."""
     rank, time = columns["rank"], columns["enqueue"]
-    tie = (rank[1:] == rank[:-1]) & (time[1:] == time[:-1])
-    if not tie.any():
+    ties = [
+        np.flatnonzero((rank[rows][1:] == rank[rows][:-1]) & (time[rows][1:] == time[rows][:-1])) + rows.start
+        for rows in _stretches(len(rank))
+    ]
+    first = np.concatenate(ties)
+    if not len(first):
         return
-    tied = np.zeros(len(rank), np.bool_)
-    tied[1:] |= tie
-    tied[:-1] |= tie
-    rows = np.flatnonzero(tied & keep)
+    rows = np.union1d(first, first + 1)
+    rows = rows[keep[rows]]
     names = ("rank", "enqueue", "stream", "seq", "op", "count", "group")
     # lexsort is stable: within equal rows the first in host order leads.
     order = rows[np.lexsort([columns[name][rows] for name in names])]
