@@ -83,16 +83,22 @@ class GroupLookup:
     def __init__(self, layout: ParallelLayout) -> None:
         self.layout = layout
         self._grid = layout.grid()
-        self._expert = self._grid.reshape(layout.pp, layout.dp * layout.cp // layout.ep, layout.ep, layout.tp)
-        place = np.empty((layout.world_size, 4), np.int32)
-        place[self._grid.reshape(-1)] = np.indices(self._grid.shape).reshape(4, -1).T
-        self._place = place
+        self._expert = layout.expert_grid()
+        self._place = self._inverse(self._grid)
+        self._expert_place = self._inverse(self._expert)
+
+    @staticmethod
+    def _inverse(grid: NDArray[np.int32]) -> NDArray[np.int32]:
+        """int32 [world, 4]: the place of each rank in the grid."""
+        place = np.empty((grid.size, 4), np.int32)
+        place[grid.reshape(-1)] = np.indices(grid.shape).reshape(4, -1).T
+        return place
 
     def members(self, axis: Axis, rank: int) -> NDArray[np.int32]:
         """Ranks of the axis' group that holds ``rank``, in the axis' order."""
         s, d, c, t = (int(i) for i in self._place[rank])
+        es, ed, ee, et = (int(i) for i in self._expert_place[rank])
         grid, layout = self._grid, self.layout
-        flat = d * layout.cp + c
         table: dict[Axis, NDArray[np.int32]] = {
             Axis.TENSOR: grid[s, d, c, :],
             Axis.CONTEXT: grid[s, d, :, t],
@@ -101,8 +107,8 @@ class GroupLookup:
             Axis.MODEL: grid[:, d, c, :].reshape(-1),
             Axis.DATA_CONTEXT: grid[s, :, :, t].reshape(-1),
             Axis.WORLD: grid.reshape(-1),
-            Axis.EXPERT: self._expert[s, flat // layout.ep, :, t],
-            Axis.EXPERT_DATA: self._expert[s, :, flat % layout.ep, t],
+            Axis.EXPERT: self._expert[es, ed, :, et],
+            Axis.EXPERT_DATA: self._expert[es, :, ee, et],
             Axis.EMBEDDING: grid[[0, -1], d, c, t] if layout.pp > 1 else grid[[0], d, c, t],
         }
         return table[axis]
@@ -131,12 +137,10 @@ def _sampled(groups: Sequence[Group]) -> list[Group]:
 
 def _hypotheses(groups: Sequence[Group], world: int) -> Iterator[tuple[ParallelLayout, int]]:
     sizes = {role: _sizes(groups, role) for role in Role}
-    tps = sizes[Role.TENSOR] | ({1} if not sizes[Role.TENSOR] else set())
+    tps = sizes[Role.TENSOR] or {1}
     pps = sizes[Role.PIPELINE] | {world // size for size in sizes[Role.DATA] if world % size == 0} | {1}
     cps = sizes[Role.CONTEXT] | {1}
     eps = sizes[Role.EXPERT] | {1}
-    if not sizes[Role.TENSOR]:
-        tps |= {1}
     for tp, pp, cp, ep in product(sorted(tps), sorted(pps), sorted(cps), sorted(eps)):
         if world % (tp * pp * cp):
             continue
@@ -144,10 +148,16 @@ def _hypotheses(groups: Sequence[Group], world: int) -> Iterator[tuple[ParallelL
         if (dp * cp) % ep:
             continue
         for order_rank, order in enumerate(ORDERS):
-            try:
-                yield ParallelLayout(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, order=order), order_rank
-            except ValueError:
-                continue  # this order cannot carry experts
+            layout = _layout_or_none(tp, pp, dp, cp, ep, order)
+            if layout is not None:
+                yield layout, order_rank
+
+
+def _layout_or_none(tp: int, pp: int, dp: int, cp: int, ep: int, order: str) -> ParallelLayout | None:
+    try:
+        return ParallelLayout(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, order=order)
+    except ValueError:
+        return None  # this order cannot carry experts
 
 
 def _sizes(groups: Sequence[Group], role: Role) -> set[int]:
