@@ -128,6 +128,7 @@ def _conclude(
     said = conclude(Seen(resolved, table, work, times), numbered, hang)
     job = summary.job_summary(resolved, None if _flat(table) else table, times, _baseline(work))
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
+    quiet = summary.quiet_iterations(numbered, len(times))
     drawn, group = _drawn(resolved, work, numbered)
     return Diagnosis(
         verdict=said.verdict,
@@ -136,7 +137,7 @@ def _conclude(
         findings=numbered,
         clock=ClockInfo(t0=t0),
         inputs=resolved.trace.inputs,
-        stages=summary.stage_times(work, table.tasks) if work is not None and table is not None else (),
+        stages=summary.stage_times(work, table.tasks, quiet) if work is not None and table is not None else (),
         alternatives=said.alternatives,
         next_steps=said.next_steps,
         places=_places(resolved),

@@ -5,6 +5,8 @@ Only describes; findings come from ``slow`` and ``hang``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +14,7 @@ from megatrace.analysis.costs import Costs
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.work import WorkTable, median
-from megatrace.model.finding import JobSummary, Pictures, StageTimes
+from megatrace.model.finding import Finding, JobSummary, Pictures, StageTimes
 from megatrace.model.schedule import Phase, Task
 
 F8 = NDArray[np.float64]
@@ -42,16 +44,33 @@ def job_summary(resolved: Resolved, phases: PhaseTable | None, times: F8, baseli
     )
 
 
-def stage_times(table: WorkTable, tasks: tuple[tuple[Task, ...], ...]) -> tuple[StageTimes, ...]:
-    """Median forward and backward of each stage, and its work and waiting an iteration."""
+def quiet_iterations(findings: Sequence[Finding], count: int) -> NDArray[np.bool_]:
+    """bool [count]: iterations outside all findings' windows; all of them where too few would be left."""
+    quiet = np.ones(count, np.bool_)
+    for finding in findings:
+        window = finding.window
+        if window is not None and window.first_iteration is not None:
+            last = count - 1 if window.last_iteration is None else window.last_iteration
+            quiet[window.first_iteration : last + 1] = False
+    return quiet if quiet.sum() >= 2 else np.ones(count, np.bool_)
+
+
+def stage_times(
+    table: WorkTable, tasks: tuple[tuple[Task, ...], ...], quiet: NDArray[np.bool_]
+) -> tuple[StageTimes, ...]:
+    """Median forward and backward of one micro-batch on each stage, and the stage's work and waiting an iteration.
+
+    Over the ``quiet`` iterations (bool [K]): what the stages need when nothing is wrong.
+    """
+    if np.isnan(table.group[quiet]).all():
+        quiet = np.ones(len(quiet), np.bool_)
     result: list[StageTimes] = []
     for stage, order in enumerate(tasks):
         forward = np.asarray([task.phase is Phase.FORWARD for task in order])
-        work = table.group[:, stage]  # [K, D, T]
+        work = table.group[quiet, stage]  # [K, D, T]
         flat = len(order) == 2 and len(tasks) == 1 and not np.nansum(work[..., 1])
-        waited = np.where(
-            np.isnan(table.wait[:, stage]).all(axis=-1), np.nan, np.nansum(table.wait[:, stage], axis=-1)
-        )
+        wait = table.wait[quiet, stage]
+        waited = np.where(np.isnan(wait).all(axis=-1), np.nan, np.nansum(wait, axis=-1))
         result.append(
             StageTimes(
                 stage=stage,

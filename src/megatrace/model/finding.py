@@ -210,7 +210,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Median over iterations and replicas of one stage, ms an iteration; None where not seen."""
+    """Medians over undisturbed iterations and over replicas of one stage, ms; None where not seen.
+
+    forward_ms, backward_ms  of one micro-batch (one model chunk of it);  work_ms, wait_ms  of an iteration
+    """
 
     stage: int
     forward_ms: float | None
