@@ -61,26 +61,29 @@ def slots_of(members: Members, ranks: I4) -> I8 | None:
 
     So (rank, communicator) fits a table of ranks × (slots + 1) although thousands of communicators exist:
     the groups of one axis are disjoint and share a slot. None where the members of a communicator are not
-    known, or where a rank is in more communicators than a machine word has bits.
+    known, or where a rank is in more than ``MOST_SLOTS`` communicators.
     """
     counts = members.counts()
     if not members.size or not counts.all() or not len(ranks):
         return None
-    used = np.zeros(int(max(members.ranks.max(), ranks.max())) + 1, np.int64)
-    slots = np.empty(members.size, np.int64)
-    for comm in range(members.size):
-        part = members.ranks[members.bounds[comm] : members.bounds[comm + 1]]
-        taken = int(np.bitwise_or.reduce(used[part]))
-        slot = (~taken & (taken + 1)).bit_length() - 1
-        if slot > MOST_SLOTS:
-            return None
-        slots[comm] = slot
-        used[part] |= 1 << slot
-    return slots
+    slots = np.full(members.size, -1, np.int64)
+    left, of = members.ranks, np.repeat(np.arange(members.size), counts)
+    first = np.empty(int(left.max()) + 1, np.int64)
+    for slot in range(MOST_SLOTS):
+        # Communicators that come first for all their members are disjoint.
+        first[left[::-1]] = of[::-1]
+        starts = np.flatnonzero(np.diff(of, prepend=-1))
+        taken = np.logical_and.reduceat(first[left] == of, starts)
+        slots[of[starts[taken]]] = slot
+        keep = slots[of] < 0
+        left, of = left[keep], of[keep]
+        if not len(left):
+            return slots
+    return None
 
 
-MOST_SLOTS = 61
-"""Bits of a word that can be used without touching its sign."""
+MOST_SLOTS = 64
+"""A rank of a job with every kind of parallelism is in some twenty communicators."""
 
 
 def entry_keys(rank_index: I4, comm: I4, members: Members, ranks: I4) -> tuple[I8, int]:
