@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ def test_every_task_is_found_on_every_stage(schedule: Schedule, before: int) -> 
 
 
 def test_the_loss_belongs_to_the_forward_of_the_last_stage() -> None:
-    """On the last stage forward and backward follow each other without a Send; the loss is small and between."""
+    """On the last stage forward and backward follow each other without a Send; the loss is small and
+    between."""
     string, truth = call_string(PLAIN, 3, 4, 8, loss=2)
     found = map_tasks(PLAIN, string)
     forward = [i for i, task in enumerate(found.tasks) if task.phase is Phase.FORWARD]
@@ -89,7 +91,7 @@ def test_order_inside_a_batch_does_not_count() -> None:
     op = string.op.copy()
     at = 0
     swapped = 0
-    for step, following in zip(steps, steps[1:], strict=False):
+    for step, following in pairwise(steps):
         if step.action.is_compute:
             continue
         if following.batch == step.batch:
