@@ -6,6 +6,7 @@ A reader makes one ``Trace`` per input; ``readers.open_trace`` joins them. Missi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -108,13 +109,17 @@ class RankPlace:
     device: str | None = None
 
 
+def _rank_of(place: RankPlace) -> int:
+    return place.rank
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """Everything observed of one job.
 
     ``communicators[i].id == i``; ``Events.comm`` indexes it. ``snapshot_at`` is the time (ns) up to which the
     recording is known to be complete (a ring read live, a dump's own time), None where only the last call
-    tells.
+    tells. ``places`` ascend by rank.
     """
 
     events: Events
@@ -134,9 +139,9 @@ class Trace:
 
     def place_of(self, rank: int) -> RankPlace:
         """Where a rank runs: as recorded, else from ranks_per_node and the host list, else unknown."""
-        for place in self.places:
-            if place.rank == rank:
-                return place
+        at = bisect_left(self.places, rank, key=_rank_of)
+        if at < len(self.places) and self.places[at].rank == rank:
+            return self.places[at]
         per_node = self.job.ranks_per_node
         if per_node is None:
             return RankPlace(rank)

@@ -38,6 +38,7 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
             )
     coverage = reduce(Coverage.merged, (trace.coverage for trace in traces))
     missing = tuple(rank for rank in coverage.ranks_missing if rank not in parts)
+    places = {place.rank: place for trace in traces for place in trace.places}
     times = [trace.snapshot_at for trace in traces if trace.snapshot_at is not None]
     return Trace(
         events=Events.concatenate([parts[rank] for rank in sorted(parts)]),
@@ -45,7 +46,7 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
         coverage=replace(coverage, ranks_missing=missing, notes=(*notes, *coverage.notes)),
         inputs=tuple(info for trace in traces for info in trace.inputs),
         job=next((trace.job for trace in traces if trace.job.declared()), traces[0].job),
-        places=tuple({place.rank: place for trace in traces for place in trace.places}.values()),
+        places=tuple(places[rank] for rank in sorted(places)),
         spans=next((trace.spans for trace in traces if trace.spans is not None), None),
         series=tuple(series for trace in traces for series in trace.series),
         facts=tuple(fact for trace in traces for fact in trace.facts),
