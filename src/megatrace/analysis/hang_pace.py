@@ -98,14 +98,14 @@ class History:
         usual = float(np.median(time[found + 1] - time[found]))
         return usual <= RUN * median and float(np.percentile(steps, 95)) >= PAUSE * median
 
-    def deviation(self, rank: int, least: int = CONSTANT) -> Deviation | None:
+    def deviation(self, rank: int, least: int = CONSTANT, size: int = CONTEXTS[0]) -> Deviation | None:
         """The first of a rank's last calls that its past contradicts, or None.
 
-        ``least``: times that the same must have followed before.
+        ``least``: times that the same must have followed before; ``size``: calls that must agree.
         """
         rows = self._events.rows_of(rank)
         key = self._keys(rows)
-        n, size = len(key), CONTEXTS[0]
+        n = len(key)
         if n < size + least:
             return None
         context = _contexts(key, size)  # context[i] covers key[i:i + size]

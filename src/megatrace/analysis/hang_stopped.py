@@ -8,7 +8,7 @@ from dataclasses import replace
 from megatrace.analysis.hang_call import NextCall, missing_call
 from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_node import dead_node
-from megatrace.analysis.hang_pace import CONSTANT, ENOUGH, History
+from megatrace.analysis.hang_pace import CONSTANT, CONTEXTS, ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.mismatch import blame
 from megatrace.model.events import Op
@@ -99,8 +99,11 @@ class Stopped:
         if self.past is None or mismatch is None or not mismatch.ambiguous:
             return root
         ranks = self.scene.frontier.ranks
-        strayed = [i for i in root.ranks if self.past.deviation(int(ranks[i]), ENOUGH) is not None]
-        if len(strayed) != 1:
+        for size in CONTEXTS[:2]:
+            strayed = [i for i in root.ranks if self.past.deviation(int(ranks[i]), ENOUGH, size) is not None]
+            if len(strayed) == 1:
+                break
+        else:
             return root
         settled = blame(self.scene.graph, mismatch, strayed[0])
         return replace(root, ranks=settled.odd, mismatch=settled)
