@@ -325,15 +325,18 @@ def _before_tail(frontier: Frontier, calls: Calls) -> I8:
     first."""
     step = np.full(len(frontier), NEVER, np.int64)
     pending = np.flatnonzero(frontier.entry_ended < frontier.entry_last)
-    rank, comm = frontier.entry_rank[pending], frontier.entry_comm[pending]
+    rank = frontier.entry_rank[pending]
     width = max(frontier.members.size, 1)
     rows = np.flatnonzero((calls.group >= 0) & (calls.group < frontier.members.size))
     key = calls.rank[rows] * width + calls.group[rows]
-    oldest = np.full(len(frontier) * width, NEVER, np.int64)
-    oldest[key[::-1]] = calls.seq[rows][::-1]
+    entry = frontier.entry_rank.astype(np.int64) * width + frontier.entry_comm  # ascending
+    slot = np.minimum(np.searchsorted(entry, key), max(len(entry) - 1, 0))
+    listed = entry[slot] == key if len(entry) else np.zeros(len(key), np.bool_)
+    oldest = np.full(len(entry), NEVER, np.int64)
+    oldest[slot[listed][::-1]] = calls.seq[rows][listed][::-1]
     wanted = frontier.entry_ended[pending] + 1
     wanted = np.where(frontier.entry_ended[pending] == NO_SEQ, frontier.entry_first[pending], wanted)
-    older = wanted < oldest[rank.astype(np.int64) * width + comm]
+    older = wanted < oldest[pending]
     first = np.maximum(frontier.calls - frontier.tail, 0) - 1
     step[rank[older]] = first[rank[older]]
     return step
