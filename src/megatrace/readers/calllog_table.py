@@ -24,7 +24,7 @@ from megatrace.readers.calllog_line import NO_SEQ, Flag
 Columns = dict[str, NDArray[Any]]
 Index = NDArray[np.int64]
 
-_FIRST_ROWS = 1 << 16
+_FIRST_ROWS = 1 << 18
 _STRETCH = 1 << 16
 _GROWTH = 4
 """Room beyond the rows is address space, not memory: pages are touched when rows arrive. Growing fourfold
