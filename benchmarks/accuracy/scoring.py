@@ -161,7 +161,9 @@ def culprits_of(finding: Finding, diagnosis: Diagnosis) -> tuple[int, ...]:
 def _fault_score(fault: FaultTruth, serious: list[Finding], diagnosis: Diagnosis, view: str) -> FaultScore:
     answer = fault.answers[view]
     positive = bool(fault.positive)
-    separable = not answer.undecidable and set(answer.ranks) == set(fault.ranks)
+    # hang_group among the right kinds: what lies inside that group nobody can tell, whoever looks.
+    closed = Kind.HANG_GROUP in answer.kinds
+    separable = not (answer.undecidable or closed) and set(answer.ranks) == set(fault.ranks)
     misses = [(finding, _miss(finding, fault, answer, diagnosis)) for finding in serious]
     hits = [finding for finding, miss in misses if miss is None]
     if hits:
