@@ -41,7 +41,7 @@ START_UP = [Call(Op.BROADCAST, 5_000_000, WORLD)] * 7
 def anchors_of(events: Events) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     channels = tabulate(events)
     ordinal = np.arange(len(channels)) - np.searchsorted(channels.rank, channels.rank, "left")
-    return anchor_rows(events, signatures(events, ordinal[channels.of_event]))[0]
+    return anchor_rows(events, signatures(events, ordinal[channels.of_event]))
 
 
 def numbered(events: Events) -> Iterations:

@@ -41,8 +41,6 @@ class AnchorRule:
 
     first: int
     second: int | None
-    occurrences: int
-    regularity: float
 
 
 def signatures(events: Events, ordinal: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -54,17 +52,14 @@ def signatures(events: Events, ordinal: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(mixed.astype(np.int64))
 
 
-def anchor_rows(
-    events: Events, signature: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], dict[int, AnchorRule]]:
-    """(rows of anchor calls ascending, the rule of each rank that has one)."""
+def anchor_rows(events: Events, signature: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of the anchor calls of all ranks, ascending. Ranks with the same calls share one rule."""
     count = events.count if events.count is not None else np.full(len(events), LIGHT_COUNT + 1, np.int64)
     heavy = count > LIGHT_COUNT
     rows: list[NDArray[np.int64]] = []
-    rules: dict[int, AnchorRule] = {}
     by_class: dict[int, AnchorRule | None] = {}
     ranks, bounds = events.offsets()
-    for i, rank in enumerate(ranks):
+    for i in range(len(ranks)):
         part = slice(int(bounds[i]), int(bounds[i + 1]))
         key = _class_key(signature[part], heavy[part])
         rule = by_class.get(key)
@@ -74,9 +69,8 @@ def anchor_rows(
             by_class[key] = rule
             found = np.empty(0, np.int64) if rule is None else _apply(rule, signature[part])
         if rule is not None:
-            rules[int(rank)] = rule
             rows.append(found + part.start)
-    return (np.concatenate(rows) if rows else np.empty(0, np.int64)), rules
+    return np.concatenate(rows) if rows else np.empty(0, np.int64)
 
 
 def _class_key(signature: NDArray[np.int64], heavy: NDArray[np.bool_]) -> int:
@@ -107,15 +101,13 @@ def find_rule(
     light = _light_per_call(inverse, counts, heavy)
     single = _best(_candidates(inverse, counts), inverse, counts, is_heavy, op, light)
     if single is not None:
-        place, occurrences, regular = single
-        return AnchorRule(int(codes[inverse[place]]), None, occurrences, regular)
+        return AnchorRule(int(codes[inverse[single]]), None)
     pair_key = inverse[:-1].astype(np.int64) * len(codes) + inverse[1:]
     _, pair, pair_counts = np.unique(pair_key, return_inverse=True, return_counts=True)
     double = _best(_candidates(pair, pair_counts), inverse, counts, is_heavy, op, light)
     if double is None:
         return None
-    place, occurrences, regular = double
-    return AnchorRule(int(codes[inverse[place]]), int(codes[inverse[place + 1]]), occurrences, regular)
+    return AnchorRule(int(codes[inverse[double]]), int(codes[inverse[double + 1]]))
 
 
 def _light_per_call(
@@ -155,9 +147,9 @@ def _best(
     is_heavy: NDArray[np.bool_],
     op: NDArray[np.uint8],
     light: NDArray[np.int64],
-) -> tuple[int, int, float] | None:
-    """(a row of the anchor, its occurrences, its regularity), of the most frequent that qualifies."""
-    best: tuple[tuple[float, ...], int, int, float] | None = None
+) -> int | None:
+    """A row of the anchor: of the most frequent candidate that qualifies."""
+    best: tuple[tuple[float, ...], int, int] | None = None
     for rows in candidates:
         if best is not None and len(rows) < best[2] * 0.9:
             break  # rarer than what already qualified: a logging or evaluation call
@@ -168,8 +160,8 @@ def _best(
             continue
         rank = (float(_preference(int(op[rows[0]]))), float(is_heavy[inverse[rows[0]]]), regular)
         if best is None or rank > best[0]:
-            best = (rank, int(rows[0]), len(rows), regular)
-    return None if best is None else best[1:]
+            best = (rank, int(rows[0]), len(rows))
+    return None if best is None else best[1]
 
 
 def _preference(op: int) -> int:

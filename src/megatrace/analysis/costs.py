@@ -1,7 +1,7 @@
 """What an iteration would have cost without a fault: counterfactuals on the iteration graph.
 
 ``Costs`` holds what each place spent and what it normally spends; the difference is its excess. Seconds count
-only as far as they lie on the critical path: ``seconds_lost`` puts one place's excess into an otherwise
+only as far as they lie on the critical path: ``with_work`` puts one place's excess into an otherwise
 normal pipeline and reads how much longer the iteration becomes. A delay that a bubble absorbs costs nothing
 and accuses nobody.
 """
@@ -76,11 +76,6 @@ class Costs:
         """[K]: makespan with everything normal but the work at the chosen places ([S, D, M])."""
         work = np.where(chosen[None, ..., None], self.work, self.normal)
         return self.makespan(work, self.normal_comm, self.normal_transfer)
-
-    def without_work(self, chosen: NDArray[np.bool_]) -> F8:
-        """[K]: makespan as it was, but normal work at the chosen places."""
-        work = np.where(chosen[None, ..., None], self.normal, self.work)
-        return self.makespan(work, self.comm, self.transfer)
 
     def with_transfer(self, chosen: NDArray[np.bool_]) -> F8:
         """[K]: makespan with everything normal but the transfers chosen by destination ([S, D, M, T])."""

@@ -18,7 +18,7 @@ from megatrace.analysis import coupling
 from megatrace.analysis.anchors import anchor_rows, signatures
 from megatrace.analysis.channels import Channels, tabulate
 from megatrace.analysis.gaps import find_gaps
-from megatrace.analysis.groups import Fit, Group, GroupLookup, fit_layouts, score
+from megatrace.analysis.groups import Fit, Group, GroupLookup, fit_layouts, score, seen_mask
 from megatrace.analysis.iterations import Iterations, number_iterations
 from megatrace.analysis.roles import AXES, Role, channel_roles
 from megatrace.model.events import NO_COMM, Events
@@ -66,7 +66,7 @@ def resolve(trace: Trace) -> Resolved:
     channels = tabulate(events)
     ordinal = _ordinals(channels)
     signature = signatures(events, ordinal[channels.of_event])
-    anchors, _ = anchor_rows(events, signature)
+    anchors = anchor_rows(events, signature)
     gap_rows, gaps = find_gaps(events, channels)
     iterations = number_iterations(events, channels, anchors, gap_rows)
     members = _known_members(trace, channels)
@@ -159,7 +159,7 @@ def _layout(
 ) -> tuple[ParallelLayout | None, str | None, tuple[str, ...]]:
     declared = declared_layout(trace.job, world)
     groups = _groups(channels, role, members)
-    present = frozenset(int(rank) for rank in seen)
+    present = seen_mask(seen)
     fits = fit_layouts(groups, world, seen) if groups else []
     if not groups:
         inferred = _from_times(trace.events, channels, role, iterations, world)
@@ -247,7 +247,7 @@ def _communicators(
     layout: ParallelLayout | None,
 ) -> tuple[Events, tuple[Communicator, ...]]:
     """The events with a complete ``comm`` column, and the communicators with members and axes."""
-    present = frozenset(int(rank) for rank in channels.rank)
+    present = seen_mask(channels.rank)
     lookup = GroupLookup(layout) if layout is not None else None
     table = list(trace.communicators)
     for i in np.flatnonzero(~channels.by_stream):
@@ -265,7 +265,7 @@ def _communicators(
 
 
 def _axis(
-    lookup: GroupLookup | None, role: Role, group: tuple[int, ...], present: frozenset[int]
+    lookup: GroupLookup | None, role: Role, group: tuple[int, ...], present: NDArray[np.bool_]
 ) -> Axis | None:
     if lookup is None or len(group) < 2:
         return None

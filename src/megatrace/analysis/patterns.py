@@ -33,17 +33,13 @@ TOGETHER = 0.75
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """One pattern: kind, the stage (imbalance between stages), lost float64 [K] seconds an iteration.
-
-    ``constant``: there all the time, so that no iteration shows what would be usual.
-    """
+    """One pattern: kind, the stage (imbalance between stages), lost float64 [K] seconds an iteration."""
 
     kind: Kind
     stage: int | None
     lost: F8
     detail: str
     ratio: float
-    constant: bool = False
 
 
 def find_patterns(costs: Costs) -> tuple[list[Pattern], Costs]:
@@ -51,8 +47,7 @@ def find_patterns(costs: Costs) -> tuple[list[Pattern], Costs]:
     found: list[Pattern] = []
     scatter, costs = find_scatter(costs)
     if scatter is not None:
-        constant = bool(np.mean(scatter.lost >= 0.5 * COUNTS * costs.usual) > 0.9)
-        found.append(Pattern(scatter.kind, None, scatter.lost, scatter.detail, 1 + scatter.spread, constant))
+        found.append(Pattern(scatter.kind, None, scatter.lost, scatter.detail, 1 + scatter.spread))
     for look in (_grown_stages, _long_stages, _everywhere):
         if scatter is not None and look is not _long_stages:
             continue  # uneven micro-batches also move whole iterations, on one replica or on all
@@ -116,7 +111,7 @@ def _long_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
         if np.median(lost) >= COUNTS * costs.usual:
             text = f"all {d * m} places of stage {stage} work {ratio:.2f}× as long as the median stage"
             text += ", in every iteration"
-            found.append(Pattern(Kind.IMBALANCE, stage, lost, text, ratio, constant=True))
+            found.append(Pattern(Kind.IMBALANCE, stage, lost, text, ratio))
     return found, costs
 
 

@@ -82,7 +82,7 @@ def _typical(work: F8, schedule: Schedule) -> F8:
 
 
 def _concentrated(irregular: F8) -> bool:
-    """Whether one place holds most of the irregular seconds (of tasks that are long by more than a tenth)."""
+    """Whether one place holds most of the irregular seconds."""
     excess = np.maximum(irregular, 0.0)
     total = excess.sum(axis=(0, 4))
     return bool(total.size > 2 and total.max() > CONCENTRATED * total.sum())

@@ -38,8 +38,7 @@ def spans(affected: NDArray[np.bool_]) -> list[Span]:
     breaks = np.flatnonzero(np.diff(where) > PAUSE)
     pieces = np.split(where, breaks + 1)
     if len(pieces) > 2 or (_density(where) < DENSE and len(pieces) == 1):
-        ongoing_or_not = Status.INTERMITTENT
-        return [Span(int(where[0]), int(where[-1]), len(where), ongoing_or_not)]
+        return [Span(int(where[0]), int(where[-1]), len(where), Status.INTERMITTENT)]
     found: list[Span] = []
     for piece in pieces:
         # One quiet iteration at the end of a short log does not prove recovery, two do.
