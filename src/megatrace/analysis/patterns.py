@@ -52,7 +52,9 @@ def find_patterns(costs: Costs) -> tuple[list[Pattern], Costs]:
         if scatter is not None and look is not _long_stages:
             continue  # uneven micro-batches also move whole iterations, on one replica or on all
         patterns, costs = look(costs)
-        found += patterns
+        known = {pattern.stage for pattern in found} - {None}
+        # A stage that grew early is also long in most iterations: once is enough.
+        found += [pattern for pattern in patterns if pattern.stage not in known]
     return found, costs
 
 

@@ -1,0 +1,380 @@
+"""What an excess costs, who becomes a suspect, which windows, members and patterns are seen: tables by
+hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from megatrace.analysis import costs as cost_tables
+from megatrace.analysis.costs import Costs, normal_work, quick_level, tabulate_costs, usual_time
+from megatrace.analysis.member import late_member
+from megatrace.analysis.patterns import find_patterns
+from megatrace.analysis.scatter import find_scatter
+from megatrace.analysis.suspects import COUNTS, Cause, find_suspects
+from megatrace.analysis.windows import Span, spans
+from megatrace.analysis.work import WorkTable, median
+from megatrace.model.finding import Kind, Status
+from megatrace.model.job import ScheduleKind
+from megatrace.model.schedule import Phase, Schedule
+from tests.unit.analysis_cases import costs_of, steady_work
+
+PLAIN = Schedule(ScheduleKind.ONE_F_ONE_B, 4, 8)
+F8 = NDArray[np.float64]
+
+
+def place(costs: Costs, stage: int, replica: int = 0, member: int = 0) -> NDArray[np.bool_]:
+    chosen = np.zeros(costs.work.shape[1:4], np.bool_)
+    chosen[stage, replica, member] = True
+    return chosen
+
+
+# --- counterfactuals ---
+
+
+def test_one_slow_place_costs_its_excess_and_its_share_of_the_bubble() -> None:
+    work = steady_work(PLAIN, 20)
+    work[8:14, 1] *= 2
+    costs = costs_of(PLAIN, work)
+    lost = costs.with_work(place(costs, 1)) - costs.ideal()
+    np.testing.assert_allclose(lost[:8], 0.0, atol=1e-12)
+    # Eight forwards and backwards of 30 ms more each, less what its bubbles take up.
+    assert costs.excess[8, 1, 0, 0] == pytest.approx(8 * 0.030)
+    np.testing.assert_allclose(lost[8:14], 0.200, rtol=1e-9)
+    # It is all that happened: put alone into a normal pipeline it makes the iteration as long as it was.
+    np.testing.assert_allclose(costs.with_work(place(costs, 1)), costs.measured, rtol=1e-12)
+    assert costs.with_work(place(costs, 2)) == pytest.approx(costs.ideal())
+
+
+def test_a_delay_that_a_bubble_absorbs_costs_nothing() -> None:
+    """The first backward of stage 0 waits for all other stages: its first forwards have time to spare."""
+    work = steady_work(PLAIN, 20)
+    warm_up = PLAIN.warm_up(0)
+    last_warm = warm_up - 1
+    work[10, 0, 0, 0, last_warm] += 0.010
+    costs = costs_of(PLAIN, work)
+    assert costs.excess[10, 0, 0, 0] == pytest.approx(0.010)
+    assert costs.with_work(place(costs, 0))[10] == pytest.approx(costs.ideal()[10])
+    assert find_suspects(costs) == []
+
+
+def test_two_slow_places_of_one_replica_do_not_add_up() -> None:
+    """Stages wait for the slower of the two: naming both with their full cost would count twice."""
+    work = steady_work(PLAIN, 20)
+    work[10:, 1] *= 2.0
+    work[10:, 2] *= 1.5
+    costs = costs_of(PLAIN, work)
+    both = place(costs, 1) | place(costs, 2)
+    first, second, together = (
+        (costs.with_work(chosen) - costs.ideal())[15] for chosen in (place(costs, 1), place(costs, 2), both)
+    )
+    assert first > second > 0
+    assert together < first + second - 0.05
+
+
+def test_transfers_and_collectives_cost_by_themselves() -> None:
+    work = steady_work(PLAIN, 20)
+    transfer = np.zeros(work.shape)
+    transfer[12, 2, 0, 0, 0] = 0.004  # into the first forward of stage 2: everything later shifts
+    comm = np.zeros((20, 4, 1, 16))
+    comm[13, 1] = 0.002
+    costs = costs_of(PLAIN, work, transfer=transfer, comm=comm)
+    chosen = np.zeros(work.shape[1:], np.bool_)
+    chosen[2, 0, 0] = True
+    assert (costs.with_transfer(chosen) - costs.ideal())[12] == pytest.approx(0.004)
+    lost = costs.with_comm(np.array([[False], [True], [False], [False]])) - costs.ideal()
+    longer = work.copy()
+    longer[13, 1] += 0.002  # the pipeline does not mind whether a task computes or communicates
+    assert lost[13] == pytest.approx(costs_of(PLAIN, longer).measured[13] - costs.ideal()[13])
+    assert 8 * 0.002 < lost[13] < 16 * 0.002
+    assert lost[12] == pytest.approx(0.0)
+
+
+# --- what is normal ---
+
+
+def test_the_usual_iteration_is_the_undisturbed_one() -> None:
+    """Even when most iterations are slow."""
+    times = np.array([1.0, 1.01, 1.02, 1.0, *[2.0] * 12])
+    assert usual_time(times) == pytest.approx(1.005, abs=0.006)
+    assert np.isnan(usual_time(np.array([np.nan])))
+
+
+def test_own_past_and_peers_are_both_asked() -> None:
+    work = steady_work(PLAIN, 10, replicas=4)
+    work[6:, 1, 2] *= 2  # its own past knows better
+    work[:, 3, 1] *= 2  # always slow: only the peers know
+    normal = normal_work(work)
+    np.testing.assert_allclose(normal[8, 1, 2], work[0, 1, 2])
+    np.testing.assert_allclose(normal[8, 3, 1], work[8, 3, 0])
+    # A lone place that was always slow is normal to itself: nothing tells otherwise.
+    lone = steady_work(PLAIN, 10)
+    lone[:, 3] *= 2
+    np.testing.assert_allclose(normal_work(lone), lone)
+
+
+def test_levels_do_not_mind_what_was_not_seen() -> None:
+    values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, np.nan], [2.0, 5.0]])
+    level = quick_level(values)
+    assert level[0, 0] == 1.0
+    assert level[0, 1] == 5.0
+    np.testing.assert_array_equal(median(values, 0), [2.0, 5.0])
+    assert np.isnan(median(np.full((3, 1), np.nan), 0)).all()
+
+
+def table_of(work: F8, **changes: object) -> WorkTable:
+    """A table of host times in which only the groups' work is known."""
+    k, s, d, m, _ = work.shape
+    unknown = np.full(work.shape, np.nan)
+    table = WorkTable(
+        t0=0,
+        grid=np.arange(s * d * m, dtype=np.int32).reshape(s, d, m),
+        begin=unknown,
+        end=unknown,
+        own=None,
+        group=work.max(axis=3),
+        offset=np.zeros(work.shape),
+        pace=unknown,
+        comm=None,
+        wait=unknown,
+        transfer=unknown,
+        entry=np.zeros((k, s, d, m)),
+        iteration=np.full(k, 1.0),
+        anchor=np.arange(k, dtype=float),
+    )
+    return replace(table, **changes)  # type: ignore[arg-type]
+
+
+def test_iterations_of_which_little_was_seen_are_left_out() -> None:
+    work = steady_work(PLAIN, 10)
+    table = table_of(work)
+    group = table.group.copy()
+    group[3] = np.nan
+    group[4, 0] = np.nan  # one stage of four: the others still speak
+    iteration = table.iteration.copy()
+    iteration[7] = np.nan
+    costs = tabulate_costs(replace(table, group=group, iteration=iteration), PLAIN)
+    assert costs is not None
+    assert costs.iterations.tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
+    assert not np.isnan(costs.work).any()
+    assert costs.excess[3].max() == pytest.approx(0.0)  # what was not seen counts as normal
+    assert tabulate_costs(replace(table, group=np.full_like(group, np.nan)), PLAIN) is None
+
+
+def test_clocks_that_make_a_transfer_negative_do_not_make_time() -> None:
+    table = table_of(steady_work(PLAIN, 10))
+    transfer = np.full(table.transfer.shape, -0.003)
+    costs = tabulate_costs(replace(table, transfer=transfer), PLAIN)
+    assert costs is not None
+    assert costs.transfer.min() == costs.transfer.max() == 0.0
+    assert cost_tables.NORMAL_BAND > 1
+
+
+# --- suspects ---
+
+
+def test_the_slow_place_is_the_first_suspect() -> None:
+    work = steady_work(PLAIN, 20, replicas=2, members=2, noise=0.01)
+    work[5:12, 2, 1, 0] *= 1.5
+    suspects = find_suspects(costs_of(PLAIN, work))
+    lead = suspects[0]
+    assert (lead.cause, lead.stage, lead.replica, lead.member) == (Cause.WORK, 2, 1, 0)
+    assert np.flatnonzero(lead.affected(0.35)).tolist() == list(range(5, 12))
+    assert all(other.lost.max() < COUNTS * 0.35 for other in suspects[1:])
+
+
+def test_a_group_whose_members_are_not_seen_is_suspected_as_one() -> None:
+    work = steady_work(PLAIN, 20)
+    work[5:12, 2] *= 1.5
+    assert find_suspects(costs_of(PLAIN, work))[0].member is None
+
+
+def test_a_slow_path_names_both_ends() -> None:
+    work = steady_work(PLAIN, 20, replicas=2, noise=0.005)
+    transfer = np.zeros(work.shape)
+    forward = np.array([task.phase is Phase.FORWARD for task in PLAIN.tasks(2)])
+    transfer[4:, 2, 1, 0, forward] = 0.008
+    lead = find_suspects(costs_of(PLAIN, work, transfer=transfer))[0]
+    assert (lead.cause, lead.stage, lead.replica, lead.feeder) == (Cause.TRANSFER, 2, 1, 1)
+
+
+def test_a_late_loader_is_suspected_of_its_entry() -> None:
+    work = steady_work(PLAIN, 20, members=2)
+    entry = np.zeros(work.shape[:4])
+    entry[::3, 0, 0, 1] = 0.1
+    lead = find_suspects(costs_of(PLAIN, work, entry=entry))[0]
+    assert (lead.cause, lead.stage, lead.member) == (Cause.ENTRY, 0, 1)
+    assert np.flatnonzero(lead.affected(0.35)).tolist() == list(range(0, 20, 3))
+
+
+def test_noise_makes_no_suspect_worth_a_word() -> None:
+    for seed in range(5):
+        costs = costs_of(PLAIN, steady_work(PLAIN, 20, replicas=4, members=2, noise=0.02, seed=seed))
+        assert all(suspect.lost.max() < COUNTS * costs.usual for suspect in find_suspects(costs))
+
+
+# --- windows ---
+
+
+def at(n: int, *indices: int) -> NDArray[np.bool_]:
+    series = np.zeros(n, np.bool_)
+    series[list(indices)] = True
+    return series
+
+
+@pytest.mark.parametrize(
+    ("affected", "expected"),
+    [
+        (at(40), []),
+        (at(40, *range(21, 32)), [Span(21, 31, 11, Status.RECOVERED)]),
+        (at(40, *range(21, 40)), [Span(21, 39, 19, Status.ONGOING)]),
+        (at(40, *range(21, 39)), [Span(21, 38, 18, Status.ONGOING)]),  # one quiet iteration proves nothing
+        (at(40, *range(21, 38)), [Span(21, 37, 17, Status.RECOVERED)]),
+        (at(40, 5, 6, 8, 9, 10), [Span(5, 10, 5, Status.RECOVERED)]),  # one iteration was not quite as bad
+        (at(40, 5), [Span(5, 5, 1, Status.RECOVERED)]),
+        (
+            at(40, *range(3, 8), *range(20, 26)),
+            [Span(3, 7, 5, Status.RECOVERED), Span(20, 25, 6, Status.RECOVERED)],
+        ),
+        (at(40, 3, 11, 17, 30), [Span(3, 30, 4, Status.INTERMITTENT)]),
+        (at(40, 3, 6, 9, 12, 15), [Span(3, 15, 5, Status.INTERMITTENT)]),
+    ],
+)  # fmt: skip
+def test_windows(affected: NDArray[np.bool_], expected: list[Span]) -> None:
+    assert spans(affected) == expected
+
+
+# --- the member of a group ---
+
+
+def offsets(late: dict[int, float], members: int = 4, noise: float = 30e-6) -> F8:
+    """[K, S, D, M, T] seconds behind the first, with members ``late`` in iterations 10 to 19."""
+    shape = (30, 4, 1, members, 16)
+    values = np.abs(np.random.default_rng(1).normal(0, noise, shape))
+    for member, seconds in late.items():
+        values[10:20, 1, 0, member] += seconds
+    return np.asarray(values - values.min(axis=3, keepdims=True))
+
+
+def member_of(offset: F8, iterations: NDArray[np.int64] | None = None) -> tuple[int | None, int]:
+    table = table_of(np.ones(offset.shape), offset=offset)
+    found = late_member(table, 1, 0, np.arange(10, 20) if iterations is None else iterations)
+    return found.index, found.blocks
+
+
+def test_the_member_that_carries_an_offset_is_named() -> None:
+    assert member_of(offsets({2: 0.0045})) == (2, 160)
+    table = table_of(np.ones((30, 4, 1, 4, 16)), offset=offsets({2: 0.0045}))
+    found = late_member(table, 1, 0, np.arange(10, 20))
+    assert found.offset_s == pytest.approx(0.0045, rel=0.02)
+    assert found.share == 1.0
+    assert found.normal_s < 100e-6
+
+
+def test_no_member_is_named_when_the_group_cannot_be_separated() -> None:
+    assert member_of(offsets({}))[0] is None  # nobody is late
+    assert member_of(offsets({1: 0.004, 2: 0.004}))[0] is None  # two are
+    assert member_of(offsets({2: 60e-6}))[0] is None  # below what hosts differ by
+    assert member_of(offsets({2: 0.0045}), np.arange(0))[0] is None  # no block was seen
+
+
+def test_a_member_that_is_always_late_by_as_much_is_not_the_cause() -> None:
+    offset = offsets({})
+    offset[:, 1, 0, 3] += 0.002
+    assert member_of(offset)[0] is None
+    offset[10:20, 1, 0, 3] += 0.004
+    assert member_of(offset)[0] == 3
+
+
+def test_a_few_late_blocks_are_not_consistency() -> None:
+    offset = offsets({})
+    offset[10:20, 1, 0, 3, :9] += 0.004  # 9 of 16 blocks
+    assert member_of(offset)[0] is None
+    offset[10:20, 1, 0, 3, :13] += 0.004
+    assert member_of(offset)[0] == 3
+
+
+# --- patterns ---
+
+
+def test_uneven_micro_batches_are_imbalance_and_nobodys_fault() -> None:
+    rng = np.random.default_rng(3)
+    work = steady_work(PLAIN, 12, replicas=4, noise=0.01)
+    factor = rng.lognormal(0, 0.4, (12, 4, PLAIN.micro_batches))
+    for stage in range(4):
+        for i, task in enumerate(PLAIN.tasks(stage)):
+            work[:, stage, :, 0, i] *= factor[:, :, task.micro_batch]
+    found, regular = find_scatter(costs_of(PLAIN, work))
+    assert found is not None
+    assert found.kind is Kind.IMBALANCE
+    assert found.spread > 0.2
+    assert (regular.work <= work + 1e-12).all()
+
+
+def test_jitter_of_all_ranks_is_jitter() -> None:
+    rng = np.random.default_rng(4)
+    work = steady_work(PLAIN, 12, replicas=4)
+    work *= 1 + np.abs(rng.normal(0, 0.4, work.shape))
+    found, _ = find_scatter(costs_of(PLAIN, work))
+    assert found is not None
+    assert found.kind is Kind.JITTER
+
+
+def test_scatter_of_one_place_is_its_own_fault() -> None:
+    rng = np.random.default_rng(5)
+    work = steady_work(PLAIN, 12, replicas=4, noise=0.005)
+    work[:, 2, 1] *= 1 + np.abs(rng.normal(0, 0.8, work[:, 2, 1].shape))
+    assert find_scatter(costs_of(PLAIN, work))[0] is None
+
+
+def test_a_stage_that_grew_in_all_its_places_is_imbalance() -> None:
+    work = steady_work(PLAIN, 20, replicas=4, noise=0.01)
+    work[8:, 2] *= 1.4
+    patterns, costs = find_patterns(costs_of(PLAIN, work))
+    assert [(pattern.kind, pattern.stage) for pattern in patterns] == [(Kind.IMBALANCE, 2)]
+    assert patterns[0].ratio == pytest.approx(1.4, abs=0.02)
+    assert np.flatnonzero(patterns[0].lost > 0.01).tolist() == list(range(8, 20))
+    assert all(suspect.lost.max() < COUNTS * costs.usual for suspect in find_suspects(costs))
+
+
+def test_a_culprit_inside_a_pattern_still_shows() -> None:
+    work = steady_work(PLAIN, 20, replicas=4, noise=0.01)
+    work[8:, 2] *= 1.4
+    work[8:, 2, 3] *= 1.5
+    patterns, costs = find_patterns(costs_of(PLAIN, work))
+    assert [pattern.stage for pattern in patterns] == [2]
+    lead = find_suspects(costs)[0]
+    assert (lead.stage, lead.replica) == (2, 3)
+
+
+def test_a_stage_that_is_always_longer_is_imbalance() -> None:
+    work = steady_work(PLAIN, 20, replicas=4, noise=0.01)
+    work[:, 3] *= 1.35
+    patterns, _ = find_patterns(costs_of(PLAIN, work))
+    assert [(pattern.kind, pattern.stage) for pattern in patterns] == [(Kind.IMBALANCE, 3)]
+    work[:, 3] *= 1.1 / 1.35  # embedding or loss: no word about it
+    assert find_patterns(costs_of(PLAIN, work))[0] == []
+
+
+def test_one_slow_place_of_a_stage_is_no_imbalance() -> None:
+    work = steady_work(PLAIN, 20, replicas=4, noise=0.01)
+    work[8:, 2, 1] *= 1.6
+    assert find_patterns(costs_of(PLAIN, work))[0] == []
+
+
+def test_a_job_that_is_slower_everywhere_at_once_is_uniform() -> None:
+    work = steady_work(PLAIN, 20, replicas=2, members=2, noise=0.01)
+    work[12:] *= 1.3
+    patterns, costs = find_patterns(costs_of(PLAIN, work))
+    assert [pattern.kind for pattern in patterns] == [Kind.SLOW_UNIFORM]
+    assert np.flatnonzero(patterns[0].lost > 0.01).tolist() == list(range(12, 20))
+    assert all(suspect.lost.max() < COUNTS * costs.usual for suspect in find_suspects(costs))
+
+
+def test_a_quiet_job_has_no_pattern() -> None:
+    for seed in range(4):
+        work = steady_work(PLAIN, 20, replicas=4, noise=0.03, seed=seed)
+        assert find_patterns(costs_of(PLAIN, work))[0] == []
