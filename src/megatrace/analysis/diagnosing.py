@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from megatrace.analysis import align, summary
 from megatrace.analysis import phases as phase_tables
-from megatrace.analysis import summary
+from megatrace.analysis.align_limits import beyond_error
 from megatrace.analysis.conclude import Seen, conclude
 from megatrace.analysis.costs import tabulate_costs
 from megatrace.analysis.early_ends import early_ends, early_note
@@ -62,17 +63,22 @@ def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None =
         table = phase_tables.tabulate_phases(resolved, slices, *found)
     elif slices is not None and resolved.layout is not None and resolved.layout.pp == 1:
         table = tabulate_flat(resolved, slices)
+    tell("clocks")
+    alignment = align.estimate(resolved, table)
+    resolved = replace(resolved, trace=align.apply(resolved.trace, alignment))
     work: WorkTable | None = None
     findings: tuple[Finding, ...] = ()
     if table is not None:
         tell("work and waiting")
         work = (tabulate_flat_work if table.schedule is ONE_TASK else tabulate_work)(resolved, table)
+        work = beyond_error(work, table.schedule, alignment)
         tell("slowness")
         findings = find_slow(resolved, table, work)
     tell("hangs")
     hang = _hangs(resolved, table, now)
     tell("verdict")
     diagnosis = _conclude(resolved, table, work, findings, hang)
+    diagnosis = replace(diagnosis, clock=alignment.clock_info(diagnosis.clock.t0))
     return Analysis(resolved, table, work, diagnosis)
 
 
