@@ -51,7 +51,7 @@ def fit_layouts(groups: Sequence[Group], world: int, seen: NDArray[np.int32]) ->
     sample = _sampled(groups)
     if not sample:
         return []
-    present = frozenset(int(rank) for rank in seen)
+    present = seen_mask(seen)
     fits = [
         Fit(layout, score(layout, sample, present), order_rank)
         for layout, order_rank in _hypotheses(sample, world)
@@ -61,7 +61,14 @@ def fit_layouts(groups: Sequence[Group], world: int, seen: NDArray[np.int32]) ->
     return [fit for fit in fits if fit.score > 0]
 
 
-def score(layout: ParallelLayout, groups: Sequence[Group], present: frozenset[int]) -> float:
+def seen_mask(ranks: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """bool [highest rank + 1]: whether a rank was seen."""
+    mask = np.zeros(int(ranks.max(initial=-1)) + 1, np.bool_)
+    mask[ranks] = True
+    return mask
+
+
+def score(layout: ParallelLayout, groups: Sequence[Group], present: NDArray[np.bool_]) -> float:
     """Share of calls whose group is a group of an allowed axis. Bookkeeping groups count a little, either
     way."""
     lookup = GroupLookup(layout)
@@ -113,14 +120,16 @@ class GroupLookup:
         }
         return table[axis]
 
-    def is_group(self, axis: Axis, members: tuple[int, ...], present: frozenset[int]) -> bool:
-        """Whether ``members`` are the seen part of one group of the axis."""
+    def is_group(self, axis: Axis, members: tuple[int, ...], present: NDArray[np.bool_]) -> bool:
+        """Whether ``members`` are the seen part of one group of the axis; ``present`` as of ``seen_mask``."""
         if members[0] >= self.layout.world_size or members[-1] >= self.layout.world_size:
             return False
         group = self.members(axis, members[0])
         if len(group) < len(members):
             return False
-        return sorted(int(rank) for rank in group if int(rank) in present) == list(members)
+        seen = group[group < len(present)]
+        seen = seen[present[seen]]
+        return len(seen) == len(members) and bool(np.array_equal(np.sort(seen), members))
 
 
 def _sampled(groups: Sequence[Group]) -> list[Group]:
