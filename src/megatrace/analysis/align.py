@@ -184,6 +184,7 @@ class _Joining:
         seen = resolved.trace.coverage.has(Observable.START, Observable.END)
         self.completed = seen and events.start is not None and events.end is not None
         self.evidence: list[Meeting | Messages] = []
+        self.usual: list[float] = []
         self.beside: list[list[int]] = [[] for _ in nodes]
         self.offset, self.slope = np.zeros(len(nodes)), np.zeros(len(nodes))
         self.error = np.full(len(nodes), np.inf)
@@ -218,10 +219,11 @@ class _Joining:
             for clock in item.clocks:
                 self.beside[clock].append(len(self.evidence))
             self.evidence.append(item)
+            self.usual.append(item.usual_error)
 
     def _reached(self, clock: int) -> None:
         for index in self.beside[clock]:
-            heappush(self.queue, (float(self.error[clock]) + self.evidence[index].usual_error, index))
+            heappush(self.queue, (float(self.error[clock]) + self.usual[index], index))
 
     def _join(self) -> None:
         while self.queue:
@@ -280,7 +282,7 @@ class _Joining:
         if isinstance(item, Meeting):
             begin, end = (self._aligned(clock, times[:, hub]) for times in (item.begin, item.end))
             return _by_meeting(item, hub, begin, end, columns)
-        sent, received = self._aligned(clock, item.sent[hub]), self._aligned(clock, item.received[1 - hub])
+        sent, received = self._aligned(clock, item.sent[hub]), self._aligned(clock, item.received[hub])
         return _by_messages(item, sent, received, 1 - hub)
 
     def _aligned(self, clock: int, times: F8) -> F8:

@@ -50,7 +50,7 @@ class Meeting:
     end       float64 [I, C]: when the first member on a clock was through
     cost      float64 [I]: shortest time of a member in the call: the last to come waits for nobody
     own_cost  float64 [I, C]: the same among the members on one clock
-    settled   ns from the last arrival at a device to the end on all members; inf where times show it (``cost``)
+    settled   ns from the last arrival at a device to all ends; inf where times show it (``cost``)
     unequal   float64 [C]: how much slower than the quickest a clock's hosts go on after the call, at least 1
     unsteady  ns by which a clock's ends change from call to call
     """
