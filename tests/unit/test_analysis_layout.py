@@ -128,6 +128,7 @@ def test_nothing_is_said_from_nothing() -> None:
         ((), (2, 3), None, 4, None),
         ((0, 1), (), None, 2, None),
         ((0, 1, 2), (3, 4), None, 8, None),  # three is no part of eight
+        ((0, 1, 2, 3), (4, 5, 6), 3, 16, (4, 4)),  # interleaved stages send one less before they receive
     ],
 )
 def test_the_ends_of_the_pipeline_tell_its_size(

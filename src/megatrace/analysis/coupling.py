@@ -41,18 +41,17 @@ class Ends:
         """(ranks of one stage, stages), or None where the ranks seen leave it open.
 
         Ranks of the first stage are the lowest, so its size lies between the highest of them and the lowest
-        of the others; the depth, if it shows, narrows it further.
+        of the others; the depth, if it shows, narrows it further. Where the two are neighbours nothing is
+        left open, and a depth that disagrees (interleaved stages receive before they send) is none.
         """
         if not self.first or not self.other:
             return None
         low, high = max(self.first) + 1, min(self.other)
+        if low == high and world % low == 0:
+            return low, max(world // low, self.depth or 0)
         if self.depth is not None:
             low = max(low, -(-world // self.depth))
-        if low == high and world % low == 0 and (self.depth is None or world // low <= self.depth):
-            return low, max(world // low, self.depth or 0)
-        if low == high and self.depth is not None:
-            return low, self.depth
-        return None
+        return (low, self.depth) if low == high and self.depth is not None else None
 
 
 def pipeline_ends(events: Events, channels: Channels, role: NDArray[np.uint8], it: Iterations) -> Ends:
@@ -69,7 +68,8 @@ def pipeline_ends(events: Events, channels: Channels, role: NDArray[np.uint8], i
         of_rank = np.flatnonzero((it.rank == rank) & it.complete)
         if not len(of_rank):
             continue
-        i = of_rank[-1]
+        # An iteration of the usual length: with an evaluation in front the first stage sends more.
+        i = of_rank[np.argsort((it.row - it.start)[of_rank], kind="stable")[len(of_rank) // 2]]
         rows = np.arange(it.start[i], it.row[i] + 1)
         p2p = events.op[rows[pipeline[rows]]]
         if not len(p2p):

@@ -172,9 +172,13 @@ def _peer_stages(
     fits = order < len(program)
     result = np.full(len(rows), -1, np.int64)
     result[fits] = peers[order[fits]]
-    mismatch = fits.copy()
-    mismatch[fits] = resolved.trace.events.op[rows[fits]] != wanted[order[fits]]
-    return _aligned_batches(result, mismatch, rows, resolved, iteration, program_ops=wanted, peers=peers)
+    ops = resolved.trace.events.op[rows]
+    odd = ~fits
+    odd[fits] = ops[fits] != wanted[order[fits]]
+    for k in np.unique(iteration[odd]):
+        chosen = np.flatnonzero(iteration == k)
+        result[chosen] = _repaired(ops[chosen], wanted, peers)
+    return result
 
 
 def _anchors(ranks: NDArray[np.int32], rows: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
@@ -182,35 +186,26 @@ def _anchors(ranks: NDArray[np.int32], rows: NDArray[np.int64], rank: int) -> ND
     return rows[np.searchsorted(ranks, key, "left") : np.searchsorted(ranks, key, "right")]
 
 
-def _aligned_batches(
-    result: NDArray[np.int64],
-    mismatch: NDArray[np.bool_],
-    rows: NDArray[np.int64],
-    resolved: Resolved,
-    iteration: NDArray[np.intp],
-    program_ops: NDArray[np.uint8],
-    peers: NDArray[np.int64],
+def _repaired(
+    ops: NDArray[np.uint8], wanted: NDArray[np.uint8], peers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Repair iterations that do not start with the program (first one cut, or another order inside a batch).
+    """int64 [ops]: stages at the other end in an iteration whose calls do not start with the program's.
 
-    Where an iteration's string does not fit from its start, it is aligned at its end; what fits neither way
-    stays unknown.
+    An iteration whose beginning is lost, or before which an evaluation stands, is aligned at its end; what
+    stands before the program stays unknown. Else the order inside batches differs: Sends follow each other as
+    the program's do, and so do Recvs.
     """
-    ops = resolved.trace.events.op[rows]
-    for k in np.unique(iteration[mismatch]):
-        chosen = np.flatnonzero(iteration == k)
-        n = len(chosen)
-        tail = program_ops[max(len(program_ops) - n, 0) :]
-        if n <= len(program_ops) and bool(np.all(tail == ops[chosen])):
-            result[chosen] = peers[len(peers) - n :]
+    n = len(ops)
+    if n <= len(wanted) and bool(np.all(wanted[len(wanted) - n :] == ops)):
+        return peers[len(peers) - n :]
+    result = np.full(n, -1, np.int64)
+    for kind in (Op.SEND, Op.RECV):
+        found, ordered = np.flatnonzero(ops == kind), peers[wanted == kind]
+        usable = min(len(found), len(ordered))
+        if n > len(wanted):
+            result[found[len(found) - usable :]] = ordered[len(ordered) - usable :]
         else:
-            sends = np.flatnonzero(ops[chosen] == Op.SEND)
-            recvs = np.flatnonzero(ops[chosen] == Op.RECV)
-            for found, kind in ((sends, Op.SEND), (recvs, Op.RECV)):
-                ordered = peers[program_ops == kind]
-                result[chosen[found]] = -1
-                usable = min(len(found), len(ordered))
-                result[chosen[found[:usable]]] = ordered[:usable]
+            result[found[:usable]] = ordered[:usable]
     return result
 
 
