@@ -301,15 +301,20 @@ def _judge(
         return Kind.SLOW_HOST, (Kind.SLOW_COMPUTE,), ranks, False, 0.85, evidence
     if context.table.by_rank:
         return Kind.SLOW_COMPUTE, (), ranks, False, 0.97, evidence
-    if len(group) > 1:
-        return Kind.SLOW_COMPUTE, (Kind.SLOW_HOST,), ranks, True, 0.7, evidence
-    late = member.late_member(context.table, lead.stage, lead.replica, numbers)
-    if late.index is None:
-        evidence.append(sentences.no_member_evidence(late))
+    # Groups that exchange data inside their tasks (experts, context) are slow together: one member carries the
+    # offset, if any does.
+    places = [
+        (suspect, member.late_member(context.table, suspect.stage, suspect.replica, numbers))
+        for suspect in group
+    ]
+    clear = [(suspect, late) for suspect, late in places if late.index is not None]
+    if not clear:
+        evidence.append(sentences.no_member_evidence(places[0][1]))
         return Kind.SLOW_COMPUTE, (Kind.SLOW_HOST,), ranks, len(ranks) > 1, 0.7, evidence
+    suspect, late = max(clear, key=lambda item: item[1].offset_s)
     if late.blocks and context.table.grid.shape[2] > 1:
-        evidence.append(sentences.member_evidence(context.table, lead, late))
-    culprit = int(context.table.grid[lead.stage, lead.replica, late.index])
+        evidence.append(sentences.member_evidence(context.table, suspect, late))
+    culprit = int(context.table.grid[suspect.stage, suspect.replica, late.index])
     return Kind.SLOW_COMPUTE, (), (culprit,), False, round(min(0.97, 0.6 + 0.4 * late.share), 2), evidence
 
 
