@@ -139,6 +139,8 @@ def costs_of(schedule: Schedule, work: NDArray[np.float64], **changes: Any) -> C
         transfer=np.zeros(work.shape),
         normal_transfer=np.zeros(work.shape),
         entry=np.zeros((k, s, d, m)),
+        sync=np.zeros((k, s, d, m)),
+        normal_sync=np.zeros((k, s, d, m)),
         measured=graph.makespan(work.max(axis=3)),
         usual=float(np.median(graph.makespan(work.max(axis=3)))),
     )

@@ -38,6 +38,7 @@ class Costs:
     comm        [K, S, D, T]: collectives inside a task, ``normal_comm`` likewise
     transfer    [K, S, D, M, T]: from both sides ready to the input being there, ``normal_transfer`` likewise
     entry       [K, S, D, M]: lateness before the first task, against the stage's other ranks
+    sync        [K, S, D, M]: gradient collectives after their last member came, ``normal_sync`` likewise
     measured    [K]: iteration time;  usual float: the median of the undisturbed ones
     """
 
@@ -50,6 +51,8 @@ class Costs:
     transfer: F8
     normal_transfer: F8
     entry: F8
+    sync: F8
+    normal_sync: F8
     measured: F8
     usual: float
 
@@ -64,9 +67,17 @@ class Costs:
         return np.asarray(self.excess / np.maximum(self.normal.sum(axis=-1), 1e-9))
 
     def makespan(self, work: F8, comm: F8, transfer: F8) -> F8:
-        """[K]: length of the pipeline part of each iteration."""
+        """[K]: length of the pipeline part of each iteration.
+
+        A transfer occupies both its ends: Megatron's hosts wait for their Sends, so it counts as part of the
+        task that it empties, and the next task of either side follows it.
+        """
         duration = work.max(axis=3) + comm
-        return np.asarray(self.graph.makespan(duration, p2p_delay=transfer.max(axis=3)))
+        into = np.moveaxis(transfer.max(axis=3), 2, 3).reshape(len(duration), -1, duration.shape[2])
+        receiver = self.graph.receiver
+        out = np.where((receiver >= 0)[None, :, None], into[:, np.maximum(receiver, 0)], 0.0)
+        k, s, d, t = duration.shape
+        return np.asarray(self.graph.makespan(duration + np.moveaxis(out.reshape(k, s, t, d), 2, 3)))
 
     def ideal(self) -> F8:
         """[K]: makespan with everything normal."""
@@ -111,6 +122,7 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
     seen = np.maximum(table.transfer[usable], 0.0)
     transfer, normal_transfer = _known(seen, normal_transfers(seen))
     entry = np.nan_to_num(table.entry[usable], nan=0.0)
+    sync, normal_sync = _syncs(table, usable)
     measured = table.iteration[usable]
     costs = Costs(
         graph=IterationGraph.of(schedule),
@@ -122,11 +134,28 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         transfer=transfer,
         normal_transfer=np.minimum(transfer, normal_transfer),
         entry=entry,
+        sync=sync,
+        normal_sync=np.minimum(sync, normal_sync),
         measured=measured,
         usual=usual_time(measured),
     )
     explained = costs.makespan(work, comm, transfer) - costs.ideal()
     return replace(costs, usual=min(costs.usual, usual_time(measured - np.maximum(explained, 0.0))))
+
+
+def _syncs(table: WorkTable, usable: NDArray[np.bool_]) -> tuple[F8, F8]:
+    """(gradient collectives, what they normally take): own quick iterations, or the stage's quicker groups."""
+    if table.sync is None:
+        nothing = np.zeros((int(usable.sum()), *table.grid.shape))
+        return nothing, nothing
+    seen = table.sync[usable]
+    groups = np.fmin.reduce(seen, axis=2, keepdims=True)  # members of a data group share their value
+    members = groups.shape[3]
+    quick = quick_level(seen)
+    if members > 1:
+        elsewhere = median(groups, 3) if members >= PEERS else np.fmin.reduce(groups, axis=3)
+        quick = np.fmin(quick, elsewhere[..., None])
+    return _known(seen, quick)
 
 
 def _known(values: F8, normal: F8) -> tuple[F8, F8]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from megatrace.analysis import align, summary
+from megatrace.analysis import align, baseline, summary
 from megatrace.analysis import phases as phase_tables
 from megatrace.analysis.align_limits import beyond_error
+from megatrace.analysis.baseline import EarlierRun
 from megatrace.analysis.conclude import Seen, conclude
-from megatrace.analysis.costs import tabulate_costs
+from megatrace.analysis.costs import tabulate_costs, usual_time
 from megatrace.analysis.early_ends import early_ends, early_note
 from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
@@ -45,12 +46,25 @@ class Analysis:
     diagnosis: Diagnosis
 
 
-def diagnose(trace: Trace, *, now: int | None = None, progress: Progress | None = None) -> Diagnosis:
-    """The verdict on a trace. ``now``: ns since the epoch at which the job still stood as the trace ends."""
-    return analyse(trace, now=now, progress=progress).diagnosis
+def diagnose(
+    trace: Trace,
+    *,
+    now: int | None = None,
+    progress: Progress | None = None,
+    earlier: EarlierRun | None = None,
+) -> Diagnosis:
+    """The verdict on a trace. ``now``: ns since the epoch at which the job still stood as the trace ends;
+    ``earlier``: a run of the same configuration to compare with."""
+    return analyse(trace, now=now, progress=progress, earlier=earlier).diagnosis
 
 
-def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None = None) -> Analysis:
+def analyse(
+    trace: Trace,
+    *,
+    now: int | None = None,
+    progress: Progress | None = None,
+    earlier: EarlierRun | None = None,
+) -> Analysis:
     """Like ``diagnose``, with the intermediate results."""
     tell = progress or (lambda _: None)
     tell("layout and iterations")
@@ -77,7 +91,7 @@ def analyse(trace: Trace, *, now: int | None = None, progress: Progress | None =
     tell("hangs")
     hang = _hangs(resolved, table, now)
     tell("verdict")
-    diagnosis = _conclude(resolved, table, work, findings, hang)
+    diagnosis = _conclude(resolved, table, work, findings, hang, earlier)
     diagnosis = replace(diagnosis, clock=alignment.clock_info(diagnosis.clock.t0))
     return Analysis(resolved, table, work, diagnosis)
 
@@ -125,14 +139,21 @@ def _conclude(
     work: WorkTable | None,
     slow: Sequence[Finding],
     hang: HangResult,
+    earlier: EarlierRun | None,
 ) -> Diagnosis:
     findings = (*hang.findings, *slow)
     events = resolved.trace.events
     t0 = int(events.enqueue.min()) if len(events) else 0
     times, anchors = iteration_times(resolved, t0)
+    job = summary.job_summary(resolved, None if _flat(table) else table, times, _baseline(work))
+    if work is not None and table is not None and not np.isnan(times).all():
+        stages = summary.stage_times(work, table.tasks, summary.quiet_iterations(findings, len(times)))
+        usual = usual_time(times[~np.isnan(times)])
+        outside = baseline.compare(resolved.trace.job, job, usual, findings, stages, earlier)
+        job = replace(job, baseline=outside.against)
+        findings = (*findings, *([outside.finding] if outside.finding else ()))
     numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
     said = conclude(Seen(resolved, table, work, times), numbered, hang)
-    job = summary.job_summary(resolved, None if _flat(table) else table, times, _baseline(work))
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
     quiet = summary.quiet_iterations(numbered, len(times))
     drawn, group = _drawn(resolved, work, numbered)
@@ -143,7 +164,9 @@ def _conclude(
         findings=numbered,
         clock=ClockInfo(t0=t0),
         inputs=resolved.trace.inputs,
-        stages=summary.stage_times(work, table.tasks, quiet) if work is not None and table is not None else (),
+        stages=summary.stage_times(work, table.tasks, quiet)
+        if work is not None and table is not None
+        else (),
         alternatives=said.alternatives,
         next_steps=said.next_steps,
         places=_places(resolved),

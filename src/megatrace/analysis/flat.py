@@ -91,22 +91,7 @@ def tabulate_flat_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
 
 def _replaced(table: WorkTable, own: F8 | None, group: F8, comm: F8 | None) -> WorkTable:
     nothing = np.full_like(table.transfer, np.nan)
-    return WorkTable(
-        t0=table.t0,
-        grid=table.grid,
-        begin=table.begin,
-        end=table.end,
-        own=own,
-        group=group,
-        offset=table.offset,
-        pace=table.pace,
-        comm=comm,
-        wait=nothing,
-        transfer=nothing,
-        entry=table.entry,
-        iteration=table.iteration,
-        anchor=table.anchor,
-    )
+    return replace(table, own=own, group=group, comm=comm, wait=nothing, transfer=nothing)
 
 
 def _waiting(resolved: Resolved, phases: PhaseTable, grid: NDArray[np.int32]) -> F8:

@@ -94,11 +94,11 @@ def find_hangs(
     if not len(frontier):
         return HangResult(reason="no calls were recorded, so nothing can be said about a hang")
     graph = waits_for(frontier)
-    roots = find_roots(graph)
+    past = None if history is None else History(history)
+    roots = find_roots(graph, None if past is None else past.agreed)
     until = hints.until if hints.until is not None else frontier.snapshot_at
     if not roots:
         return _nobody_waits(graph, until, hints)
-    past = None if history is None else History(history)
     stall = judge(
         graph,
         roots,

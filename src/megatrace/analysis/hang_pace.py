@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.events import NO_PEER, Events, Op
+from megatrace.model.events import NO_PEER, NO_SEQ, Events, Op
 
 I8 = NDArray[np.int64]
 U8 = NDArray[np.uint64]
@@ -117,6 +117,26 @@ class History:
                 ops = self._events.op[rows]
                 return Deviation(call, Op(int(ops[found[0]])), Op(int(ops[call])))
         return None
+
+    def agreed(self, comm: int, ranks: tuple[int, int], before: int) -> bool:
+        """Whether all calls below a number that two global ranks made on a communicator fit each other.
+
+        True where they have none in common.
+        """
+        events, past = self._events, []
+        if events.comm is None:
+            return True
+        for rank in ranks:
+            part = events.rows_of(rank)
+            rows = part.start + np.flatnonzero((events.comm[part] == comm) & (events.seq[part] < before))
+            rows = rows[events.seq[rows] != NO_SEQ]
+            past.append(rows[(events.op[rows] != Op.SEND) & (events.op[rows] != Op.RECV)])
+        _, mine, theirs = np.intersect1d(*(events.seq[rows] for rows in past), return_indices=True)
+        a, b = past[0][mine], past[1][theirs]
+        fits = events.op[a] == events.op[b]
+        if events.count is not None:
+            fits &= (events.count[a] == events.count[b]) | (events.op[a] == Op.ALL_TO_ALL)
+        return bool(fits.all())
 
     def _keys(self, rows: slice) -> U8:
         """What each call of a rank is, as one number; not which number it has."""

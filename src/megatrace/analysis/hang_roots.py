@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.analysis.mismatch import Mismatch, find_mismatches
+from megatrace.analysis.mismatch import Agreed, Mismatch, find_mismatches
 from megatrace.analysis.waits_for import NEVER, Hold, WaitsFor
 from megatrace.model.frontier import ENDED
 
@@ -52,9 +52,12 @@ class Root:
     mismatch: Mismatch | None = None
 
 
-def find_roots(graph: WaitsFor) -> list[Root]:
-    """All roots, earliest stop first."""
-    roots = _mismatched(graph)
+def find_roots(graph: WaitsFor, agreed: Agreed | None = None) -> list[Root]:
+    """All roots, earliest stop first. ``agreed`` as ``find_mismatches`` takes it."""
+    found = find_mismatches(graph) if agreed is None else find_mismatches(graph, agreed)
+    roots = [
+        Root(RootKind.MISMATCH, item.odd, (item.instance,), _stopped(graph, item.odd), item) for item in found
+    ]
     taken = {rank for root in roots for rank in root.ranks}
     broken = {root.instances[0] for root in roots}
     roots += _calls(graph, broken)
@@ -74,13 +77,6 @@ def find_roots(graph: WaitsFor) -> list[Root]:
 
 def _stopped(graph: WaitsFor, ranks: tuple[int, ...] | NDArray[np.int64]) -> int:
     return int(graph.frontier.last_time[np.asarray(ranks, np.int64)].max()) if len(ranks) else 0
-
-
-def _mismatched(graph: WaitsFor) -> list[Root]:
-    return [
-        Root(RootKind.MISMATCH, item.odd, (item.instance,), _stopped(graph, item.odd), item)
-        for item in find_mismatches(graph)
-    ]
 
 
 def _calls(graph: WaitsFor, broken: set[int]) -> list[Root]:

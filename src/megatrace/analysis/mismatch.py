@@ -11,6 +11,7 @@ chunked differently.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,9 +60,21 @@ class Mismatch:
     ambiguous: bool
 
 
-def find_mismatches(graph: WaitsFor) -> tuple[Mismatch, ...]:
+Agreed = Callable[[int, tuple[int, int], int], bool]
+
+
+def _agreed(*_: object) -> bool:
+    return True
+
+
+def find_mismatches(graph: WaitsFor, agreed: Agreed = _agreed) -> tuple[Mismatch, ...]:
     """The first mismatch of every communicator, ascending by instance. Finished calls are past and not
-    looked at."""
+    looked at.
+
+    ``agreed(communicator, global ranks, number)``: whether two members' calls below that number fitted. A
+    real communicator does not survive calls that do not fit: where earlier ones did not either, its members
+    were inferred wrongly, and nothing is said of it.
+    """
     calls, frontier = graph.calls, graph.frontier
     rows = np.flatnonzero((calls.instance >= 0) & (calls.group < graph.pairs.base) & (calls.state < ENDED))
     rows = rows[np.argsort(calls.instance[rows], kind="stable")]
@@ -81,7 +94,16 @@ def find_mismatches(graph: WaitsFor) -> tuple[Mismatch, ...]:
         comm = int(graph.instances.group[one])
         if comm not in found:
             found[comm] = _judge(graph, int(one))
-    return tuple(found.values())
+    return tuple(item for item in found.values() if _believed(graph, item, agreed))
+
+
+def _believed(graph: WaitsFor, mismatch: Mismatch, agreed: Agreed) -> bool:
+    comm, seq = int(graph.instances.group[mismatch.instance]), int(graph.instances.seq[mismatch.instance])
+    rows = np.flatnonzero(graph.calls.instance == mismatch.instance)
+    signatures = {int(graph.calls.rank[row]): _signature(graph, int(row)) for row in rows}
+    odd = mismatch.odd[0]
+    right = next(rank for rank, value in signatures.items() if value != signatures[odd])
+    return agreed(comm, (int(graph.frontier.ranks[odd]), int(graph.frontier.ranks[right])), seq)
 
 
 def _judge(graph: WaitsFor, instance: int) -> Mismatch:

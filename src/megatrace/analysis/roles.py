@@ -2,7 +2,8 @@
 
 Decided from what the channel carries, because a call log names no group: Sends and Recvs are pipeline (or,
 where they outnumber the pipeline's by far, context) traffic; the anchor's channel synchronises gradients;
-all-to-all is expert traffic; the busiest channel of heavy collectives is tensor parallel.
+all-to-all is expert traffic; the busiest channel of heavy collectives is tensor parallel; of the rest, what
+is called throughout the iteration is context traffic, what is called at its end are gradients in buckets.
 
 Does not know ranks or sizes of groups: ``infer_layout`` does.
 """
@@ -44,6 +45,10 @@ AXES: dict[Role, tuple[Axis, ...]] = {
 # so too, but then there is a pipeline or the anchor's own channel that tells them apart.
 TENSOR_CALLS_PER_ITERATION = 2.0
 
+BUCKETED = 0.5
+"""Share of an iteration's calls that lie between two calls of a channel for gradients: these come in the last
+micro-batch only, keys and values in every layer of every micro-batch."""
+
 
 def channel_roles(
     events: Events, channels: Channels, anchors: NDArray[np.int64], members: NDArray[np.int64]
@@ -55,13 +60,32 @@ def channel_roles(
     ranks, first = np.unique(channels.rank, return_index=True)
     bounds = np.append(first, len(channels))
     iterations = np.zeros(len(channels))
-    for i in range(len(ranks)):
+    for i, rank in enumerate(ranks):
         part = slice(int(bounds[i]), int(bounds[i + 1]))
         iterations[part] = max(int(per_anchor[part].max(initial=0)), 1)
         role[part] = _roles_of_rank(
             channels, part, heavy[part], per_anchor[part], iterations[part], members[part]
         )
+        for channel in np.arange(part.start, part.stop)[_unnamed(channels, part, role[part], heavy[part])]:
+            of_rank = channels.of_event[events.rows_of(int(rank))]
+            role[channel] = _spread_or_bucketed(of_rank == channel, int(iterations[channel]))
     return role
+
+
+def _unnamed(
+    channels: Channels, part: slice, role: NDArray[np.uint8], heavy: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Channels of one rank that carry heavy collectives for which no use was found."""
+    known_alone = channels.constant[part] | ~channels.by_stream[part]
+    return np.asarray((role == Role.OTHER) & (2 * heavy > channels.total[part]) & ~known_alone)
+
+
+def _spread_or_bucketed(own: NDArray[np.bool_], iterations: int) -> Role:
+    """Context traffic or gradients, from where among a rank's calls (bool, one a call) those of the channel
+    lie."""
+    gaps = np.diff(np.flatnonzero(own))
+    absent = int(np.sum(gaps > BUCKETED * len(own) / iterations))
+    return Role.DATA if absent >= max(iterations - 1, 1) else Role.CONTEXT
 
 
 def _heavy_calls(events: Events, channels: Channels) -> NDArray[np.int64]:

@@ -132,6 +132,10 @@ def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidenc
         text = f"collectives of the group: {normal:.1f} → {value:.1f} ms an iteration"
         text += " after the last member had come"
         return Evidence(text, round(value, 3), "ms")
+    if lead.cause is Cause.SYNC:
+        value = float(np.median(lead.lost[hit]) * 1e3)
+        text = f"gradient collectives of its data group took {value:.0f} ms longer, with every member there"
+        return Evidence(text, round(value, 3), "ms")
     m = 0 if lead.member is None else lead.member
     if lead.cause is Cause.ENTRY:
         value = float(np.median(costs.entry[hit, s, d, m]) * 1e3)
@@ -166,6 +170,13 @@ def no_member_evidence(late: Member) -> Evidence:
         f"(the latest one in {100 * late.share:.0f} % of {late.blocks} blocks)",
         round(late.share, 3),
         None,
+    )
+
+
+def loading_evidence(lead: Suspect) -> Evidence:
+    """Why it is the data loader."""
+    return Evidence(
+        f"all of it lies before the iteration's first forward on stage {lead.stage}, which loads data"
     )
 
 

@@ -49,6 +49,9 @@ ONCE = 0.5
 COMPARABLE = 0.25
 # Two suspects whose affected iterations overlap this much are one fault if they are neighbours.
 OVERLAP = 0.5
+# Share of a fault's excess in the first forward that makes it data loading, of at least so many tasks.
+LOADING = 0.8
+LOADING_TASKS = 6
 # From this share of the iterations on a fault counts as always there.
 ALWAYS = 0.8
 # The host is to blame where the burst of calls inside a task grew by this factor; a slow device leaves it
@@ -67,6 +70,8 @@ class SlowContext:
 
     def ranks_of(self, suspect: Suspect) -> tuple[int, ...]:
         """Ranks at the suspect's place: one member, or the whole group."""
+        if suspect.cause is Cause.SYNC:
+            return tuple(sorted(int(rank) for rank in self.table.grid[suspect.stage, :, suspect.member or 0]))
         grid = self.table.grid[suspect.stage, suspect.replica]
         if suspect.member is not None:
             return (int(grid[suspect.member]),)
@@ -180,9 +185,25 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Su
 
 
 def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]:
-    """Without late entries of ranks whose own work is slow: their optimizer step is slow too."""
+    """Without late entries that follow from something else.
+
+    The optimizer step of a rank whose own work is slow is slow too, and who waits for a slow gradient collective
+    comes late to what follows. One slow NIC shows on the paths and in the gradients: the more telling stays.
+    """
+    usual = context.costs.usual
     sick = {rank for s in suspects if s.cause is Cause.WORK for rank in context.ranks_of(s)}
-    return [s for s in suspects if s.cause is not Cause.ENTRY or not sick & set(context.ranks_of(s))]
+    held = np.zeros(len(context.costs.iterations), np.bool_)
+    for suspect in suspects:
+        if suspect.cause is Cause.SYNC:
+            held |= suspect.affected(usual)
+    kept: list[Suspect] = []
+    for suspect in suspects:
+        mine = suspect.affected(usual)
+        if suspect.cause is Cause.ENTRY:
+            if sick & set(context.ranks_of(suspect)) or np.mean(held[mine]) >= OVERLAP:
+                continue
+        kept.append(suspect)
+    return kept
 
 
 def _poisson_tail(count: int, mean: float) -> float:
@@ -214,13 +235,40 @@ def _together(context: SlowContext, a: Suspect, b: Suspect) -> bool:
     if overlap < OVERLAP:
         return False
     if a.cause is not b.cause:
-        return False
+        return _one_endpoint(context, a, b)
+    if a.cause is Cause.SYNC:
+        return True  # the slowest group holds up the others
     if a.cause is Cause.TRANSFER:
         ends = {(a.stage, a.replica, a.member), (a.feeder, a.replica, a.member)}
         return bool(ends & {(b.stage, b.replica, b.member), (b.feeder, b.replica, b.member)})
+    if _is_path(context, a, b):
+        return True
     place = context.resolved.trace.place_of
     nodes = [place(context.ranks_of(s)[0]).node for s in (a, b)]
     return (nodes[0] is not None and nodes[0] == nodes[1]) or (a.stage, a.replica) == (b.stage, b.replica)
+
+
+def _is_path(context: SlowContext, a: Suspect, b: Suspect) -> bool:
+    """Whether the work of two neighbouring stages is one slow path between them.
+
+    Without calls inside a task, host times cannot tell a transfer from the work before or after it: a slow path
+    makes both its ends look busy.
+    """
+    bare = not context.table.by_rank and bool(np.isnan(context.table.pace).all())
+    neighbours = a.replica == b.replica and abs(a.stage - b.stage) == 1
+    return bare and neighbours and a.cause is Cause.WORK and b.cause is Cause.WORK
+
+
+def _one_endpoint(context: SlowContext, a: Suspect, b: Suspect) -> bool:
+    """A slow path and a slow gradient collective that share a rank are one NIC."""
+    if {a.cause, b.cause} != {Cause.TRANSFER, Cause.SYNC}:
+        return False
+    path, group = (a, b) if a.cause is Cause.TRANSFER else (b, a)
+    grid, member = context.table.grid, path.member or 0
+    ends = {int(grid[path.stage, path.replica, member])}
+    if path.feeder is not None:
+        ends.add(int(grid[path.feeder, path.replica, member]))
+    return bool(ends & set(context.ranks_of(group)))
 
 
 def _suspect_findings(context: SlowContext, group: list[Suspect]) -> list[Finding]:
@@ -231,8 +279,8 @@ def _suspect_findings(context: SlowContext, group: list[Suspect]) -> list[Findin
     for span in spans(affected):
         inside = np.arange(span.first, span.last + 1)
         mean = float(lost[inside[affected[inside]]].mean())
-        if mean < COUNTS * context.costs.usual:
-            continue
+        if mean < (ONCE if span.affected == 1 else COUNTS) * context.costs.usual:
+            continue  # noise lengthens single iterations a little
         found.append(_finding(context, group, lead, lost, span, affected))
     return found
 
@@ -287,6 +335,14 @@ def _judge(
     evidence = [sentences.work_evidence(context.costs, lead, hit)]
     if lead.cause is Cause.ENTRY:
         return Kind.SLOW_STORAGE, (Kind.SLOW_HOST,), ranks, False, 0.85, evidence
+    if len(group) > 1 and _is_path(context, group[0], group[1]):
+        evidence.append(sentences.path_evidence(ranks, sure=False))
+        return Kind.SLOW_NETWORK, (Kind.SLOW_COMPUTE,), ranks, len(ranks) > 2, 0.7, evidence
+    if _is_loading(context, lead, hit):
+        evidence.append(sentences.loading_evidence(lead))
+        rank = int(context.table.grid[lead.stage, lead.replica, lead.member or 0])
+        culprits = (rank,) if lead.member is not None else ranks
+        return Kind.SLOW_STORAGE, (Kind.SLOW_HOST,), culprits, len(culprits) > 1, 0.85, evidence
     if lead.cause is not Cause.WORK:
         ranks, sure = _network_culprits(context, group)
         evidence.append(sentences.path_evidence(ranks, sure))
@@ -318,6 +374,27 @@ def _judge(
     return Kind.SLOW_COMPUTE, (), (culprit,), False, round(min(0.97, 0.6 + 0.4 * late.share), 2), evidence
 
 
+def _is_loading(context: SlowContext, lead: Suspect, hit: NDArray[np.intp]) -> bool:
+    """Whether all of the excess lies before the iteration's first forward, on a stage that loads data.
+
+    Tokens go into the first stage, labels into the last; a device or a path that is slow is so in every task.
+    """
+    costs = context.costs
+    stages, tasks = costs.graph.schedule.pp, costs.graph.tasks
+    if lead.stage not in (0, stages - 1) or tasks < LOADING_TASKS:
+        return False
+    m = lead.member or 0
+    if lead.cause is Cause.WORK:
+        excess = costs.work[hit, lead.stage, lead.replica, m] - costs.normal[hit, lead.stage, lead.replica, m]
+    elif lead.cause is Cause.TRANSFER:
+        where = (hit, lead.stage, lead.replica, m)
+        excess = costs.transfer[where] - costs.normal_transfer[where]
+    else:
+        return False
+    excess = np.maximum(excess, 0.0)
+    return bool(np.median(excess[:, 0] / np.maximum(excess.sum(axis=1), 1e-9)) >= LOADING)
+
+
 def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple[int, ...], bool]:
     """(ranks, whether one endpoint is proven): an endpoint only if two paths to different peers share it."""
     grid = context.table.grid
@@ -326,14 +403,18 @@ def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple
         for s in group
         if s.feeder is not None
     }
+    held = {rank for s in group if s.cause is Cause.SYNC for rank in context.ranks_of(s)}
     if not paths:
-        return tuple(sorted({rank for s in group for rank in context.ranks_of(s)})), False
+        lead = max(group, key=lambda s: float(s.lost.sum()))
+        return context.ranks_of(lead), False
     peers: dict[int, set[int]] = {}
     for src, dst in paths:
         peers.setdefault(src, set()).add(dst)
         peers.setdefault(dst, set()).add(src)
     shared = [
-        rank for rank, others in peers.items() if len(others) > 1 and all(rank in path for path in paths)
+        rank
+        for rank, others in peers.items()
+        if len(others) + (rank in held) > 1 and all(rank in path for path in paths)
     ]
     if shared:
         return (shared[0],), True

@@ -33,12 +33,13 @@ class Cause(Enum):
     TRANSFER = "transfer"
     COLLECTIVE = "collective"
     ENTRY = "entry"
+    SYNC = "sync"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suspect:
     """stage, replica, member (None = the whole group); ``feeder`` is the stage at the other end of a
-    transfer.
+    transfer. Of gradient collectives (SYNC) all replicas of the member are suspects together; replica is 0.
 
     lost  float64 [K]: seconds that its excess alone adds to each iteration
     """
@@ -59,8 +60,9 @@ def find_suspects(costs: Costs) -> list[Suspect]:
     """All suspects, most expensive first."""
     ideal = costs.ideal()
     found = (
-        _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal) + _by_entry(costs)
+        _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal) + _by_sync(costs)
     )
+    found += _by_entry(costs)
     found.sort(key=lambda suspect: -float(suspect.lost.sum()))
     return found
 
@@ -107,14 +109,34 @@ def _by_transfer(costs: Costs, ideal: F8) -> list[Suspect]:
 
 
 def _by_entry(costs: Costs) -> list[Suspect]:
-    """Ranks that come late to the calls before the first task: everybody waits for them there."""
+    """Ranks that come late to the calls before the first task: everybody waits for them there.
+
+    A whole data group late together was held by its own gradient collective: that is the network's business.
+    """
     late = costs.entry
+    noticed = late >= LOOKS * costs.usual
+    replicas, members = late.shape[2], late.shape[3]
+    found: list[Suspect] = []
+    if replicas > 1 and members > 1:
+        together = noticed.all(axis=2)  # [K, S, M]
+        for s, m in np.argwhere(together.any(axis=0)):
+            lost = np.where(together[:, s, m], late[:, s, :, m].min(axis=1), 0.0)
+            found.append(Suspect(Cause.SYNC, int(s), 0, int(m), None, lost))
+        late = np.where(together[:, :, None, :], 0.0, late)
     places = np.argwhere(late.max(axis=0) >= LOOKS * costs.usual)
     weight = late.max(axis=0)[tuple(places.T)]
-    found: list[Suspect] = []
     for place in places[np.argsort(-weight)][:MOST]:
         s, d, m = (int(i) for i in place)
         found.append(Suspect(Cause.ENTRY, s, d, m, None, np.maximum(late[:, s, d, m], 0.0)))
+    return found
+
+
+def _by_sync(costs: Costs) -> list[Suspect]:
+    """Data groups whose gradient collectives take long after the last member has come."""
+    excess = (costs.sync - costs.normal_sync).min(axis=2)  # [K, S, M]: members share their value
+    found: list[Suspect] = []
+    for s, m in np.argwhere((excess >= LOOKS * costs.usual).any(axis=0)):
+        found.append(Suspect(Cause.SYNC, int(s), 0, int(m), None, np.maximum(excess[:, s, m], 0.0)))
     return found
 
 

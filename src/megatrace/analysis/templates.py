@@ -209,7 +209,9 @@ class _Mapper:
         pieces = self._split(run, lone)
         for i, (task, calls) in enumerate(zip(run.tasks, pieces, strict=True)):
             if not len(calls):
-                self.begin[task] = self.recv[task]
+                # Without calls inside, an iteration's first task begins after the bookkeeping before its Send.
+                opens = run.after < 0 and i == 0 and run.before > 0
+                self.begin[task] = run.before - 1 if opens and self.recv[task] < 0 else self.recv[task]
                 self.end[task] = run.before if run.before < len(self.string.op) else -1
                 continue
             following = pieces[i + 1] if i + 1 < len(pieces) else calls[:0]

@@ -55,6 +55,8 @@ class WorkTable:
     entry       float64 [K, S, D, M]: how late a rank came to a call between the previous anchor and its first
                 task, against the other ranks of its stage (optimizer, checkpoint, data loading); the latest
                 of them
+    sync        float64 [K, S, D, M]: time in gradient and parameter collectives after the last member of each
+                came; None unless ``own``
     iteration   float64 [K]: iteration time (anchor to anchor, median over ranks);  anchor float64 [K]: when
                 it ended
     """
@@ -71,6 +73,7 @@ class WorkTable:
     wait: F8
     transfer: F8
     entry: F8
+    sync: F8 | None
     iteration: F8
     anchor: F8
 
@@ -125,6 +128,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         wait=wait,
         transfer=transfer,
         entry=measure.entry(completed),
+        sync=measure.sync() if completed else None,
         iteration=iteration,
         anchor=anchor,
     )
@@ -195,10 +199,27 @@ class _Measure:
         last_end = self._at(self.finish, last)
         end = np.where(send >= 0, self._at(self.start, send), last_end)
         end = np.where(np.isnan(end), self._at(self.start, self._placed(self.phases.end)), end)
-        previous = np.concatenate([np.full_like(end[..., :1], np.nan), end[..., :-1]], axis=-1)
-        begin = np.fmax(received, previous)
-        begin = np.where(np.isnan(begin), self._at(self.start, first), begin)
+        begin = np.fmax(received, self._free_again(end, first))
+        # The first task of an iteration without a Recv follows whatever stands before it.
+        lone = (first >= 0) & (last < 0)
+        opening = np.where(lone, self._at(self.finish, first), self._at(self.start, first))
+        begin = np.where(np.isnan(begin), opening, begin)
         return begin, end
+
+    def _free_again(self, end: F8, first: NDArray[np.int64]) -> F8:
+        """When the task before was over, its Send included where the host waited for that.
+
+        Megatron's hosts wait for every Send: with a slow receiver the next task begins late through no fault of
+        this rank. Where the next task's first call started before, nobody waited.
+        """
+        none = np.full_like(end[..., :1], np.nan)
+        previous = np.concatenate([none, end[..., :-1]], axis=-1)
+        sent = np.concatenate(
+            [none, self._at(self.finish, self._placed(self.phases.send))[..., :-1]], axis=-1
+        )
+        started = self._at(self.start, first)
+        waited = ~np.isnan(sent) & ~np.isnan(started) & (sent <= started)
+        return np.where(waited, np.fmax(previous, sent), previous)
 
     def _sent(self, column: F8) -> F8:
         """[K, S, D, M, T]: the column's time at the Send that feeds each task, from the sender's row."""
@@ -235,6 +256,22 @@ class _Measure:
             usual = median(called, 0) if len(called) > 2 else np.fmin.reduce(called, axis=0)
             entry[k, stage] = np.fmax.reduce(called - usual, axis=1).reshape(self.grid.shape[1:])
         return entry
+
+    def sync(self) -> F8:
+        """[K, S, D, M]: time in data-parallel collectives of an iteration after the last member had come."""
+        result = np.full((self.phases.begin.shape[1], *self.grid.shape), np.nan)
+        if self.events.comm is None:
+            return result
+        for stage, k, rows, string, _ in self._strings():
+            positions = np.flatnonzero(string.role == Role.DATA)
+            chosen = np.flatnonzero(rows >= 0)
+            total = np.full(len(rows), np.nan)
+            if len(positions) and len(chosen):
+                at = rows[chosen, None] + positions[None, :]
+                spent = self.finish[at] - self.start[at]
+                total[chosen] = least_of_members(spent, self.events.comm[at]).sum(axis=1)
+            result[k, stage] = total.reshape(self.grid.shape[1:])
+        return result
 
     def _strings(self) -> Iterator[tuple[int, int, NDArray[np.int64], CallString, TaskMap]]:
         """(stage, iteration, first row of each rank or -1, string, map) wherever a stage was seen."""
@@ -278,7 +315,7 @@ class _Measure:
         at = np.where(rows[:, None] >= 0, rows[:, None] + positions[None, :], -1)
         tasks = task_of[positions]
         called = self._at(self.enqueue, at)
-        within = np.flatnonzero(tasks[1:] == tasks[:-1])
+        within = np.flatnonzero((tasks[1:] == tasks[:-1]) & _between_layers(string, positions))
         if len(within):
             gaps = np.diff(called, axis=1)[:, within]
             out[3][k, stage] = _pace_by_task(gaps, tasks[within], n_tasks).reshape(shape)
@@ -317,6 +354,20 @@ def task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]
     return task_of
 
 
+def least_of_members(values: F8, comm: NDArray[np.int32]) -> F8:
+    """[ranks, calls]: the least value among the members of each call's communicator.
+
+    Calls stand at the same position on all ranks; columns with the same communicators are reduced together.
+    """
+    result = np.empty_like(values)
+    patterns, pattern = np.unique(comm, axis=1, return_inverse=True)
+    for i in range(patterns.shape[1]):
+        columns = np.flatnonzero(pattern.reshape(-1) == i)
+        _, group = np.unique(patterns[:, i], return_inverse=True)
+        result[:, columns] = _by_group(np.fmin, values[:, columns], group)
+    return result
+
+
 def _group_index(layout: ParallelLayout, axis: Axis, grid: NDArray[np.int32]) -> NDArray[np.int64]:
     """int64 [ranks of the stage]: number of the group of each, in the order of ``grid`` flattened."""
     number = np.full(layout.world_size, -1, np.int64)
@@ -347,6 +398,16 @@ PACE_CALLS = 6
 """Gaps between calls that a task must have: a handful of gradient buckets shows no pace."""
 PACE_KEPT = 0.8
 """Share of the gaps, shortest first, whose mean is the pace: the longest are waits for the device."""
+
+
+def _between_layers(string: CallString, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """bool [calls - 1]: gaps between two calls of a layer. Embedding and loss make calls in quick succession,
+    and only on the first and the last stage: their pace must not be compared with that of the others."""
+    count = string.count[positions]
+    values, numbers = np.unique(count, return_counts=True)
+    layer = count == values[np.argmax(numbers)]
+    between = layer[1:] & layer[:-1]
+    return between if between.any() and not string.flat else np.ones(len(between), np.bool_)
 
 
 def _pace_by_task(gaps: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
