@@ -53,7 +53,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Diagnosis], list[tuple[
     def put(diagnosis: Diagnosis) -> list[tuple[Trace, int | None]]:
         asked: list[tuple[Trace, int | None]] = []
 
-        def answer(trace: Trace, now: int | None, say: object) -> Diagnosis:
+        def answer(trace: Trace, now: int | None, say: object, earlier: object) -> Diagnosis:
             asked.append((trace, now))
             return diagnosis
 

@@ -55,6 +55,9 @@ def diagnose(
         int | None, typer.Option(min=1, help="Names nodes and GPUs from ranks.")
     ] = None,
     hostfile: Annotated[Path | None, typer.Option(help="Node names in order of rank, one a line.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Diagnosis (JSON) of an earlier run of the same job, to compare with.")
+    ] = None,
     now: Annotated[
         str | None, typer.Option(help="Until when the job stands: ISO time (UTC), epoch seconds, or now.")
     ] = None,
@@ -69,7 +72,7 @@ def diagnose(
     if format_name not in known:
         raise UnknownName("report format", format_name, known)
     clock = SystemClock()
-    declared = pipeline.Declared(config=config, ranks_per_node=ranks_per_node, hostfile=hostfile)
+    declared = pipeline.Declared(config, ranks_per_node, hostfile, baseline)
     until = None if now is None else parse_now(now, clock.now())
     with pipeline.progress() as say:
         diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say)

@@ -23,8 +23,10 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from megatrace.analysis.baseline import EarlierRun
 from megatrace.analysis.diagnosing import diagnose
 from megatrace.collect.jobconfig import read_hostfile, read_job_config
+from megatrace.commands.earlier import read_earlier_run
 from megatrace.errors import UsageError
 from megatrace.model.finding import Diagnosis
 from megatrace.model.job import JobConfig, Sourced
@@ -43,6 +45,8 @@ class Declared:
     config: Path | None = None
     ranks_per_node: int | None = None
     hostfile: Path | None = None
+    baseline: Path | None = None
+    """The diagnosis (JSON) of an earlier run of the same configuration."""
 
     def job(self) -> JobConfig | None:
         """The declared configuration, None where nothing was declared. Raises ConfigError, UsageError."""
@@ -70,20 +74,23 @@ def diagnose_paths(
     ``open_trace`` and the configuration raise.
     """
     job = declared.job()  # before the recordings: a slip in job.yaml should not cost the time of reading
+    earlier = None if declared.baseline is None else read_earlier_run(declared.baseline)
     trace = open_trace(paths, options=ReadOptions(progress=_reading(say)))
     if job is not None:
         trace = trace.with_job(job)
-    return diagnose_trace(trace, now, say)
+    return diagnose_trace(trace, now, say, earlier)
 
 
-def diagnose_trace(trace: Trace, now: int | None = None, say: Say | None = None) -> Diagnosis:
+def diagnose_trace(
+    trace: Trace, now: int | None = None, say: Say | None = None, earlier: EarlierRun | None = None
+) -> Diagnosis:
     """The diagnosis of a trace in memory."""
 
     def step(what: str) -> None:
         if say is not None:
             say(0, 0, f"analysing: {what}")
 
-    return diagnose(trace, now=now, progress=step)
+    return diagnose(trace, now=now, progress=step, earlier=earlier)
 
 
 def _reading(say: Say | None) -> Say | None:
