@@ -144,7 +144,8 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
 
 
 def _syncs(table: WorkTable, usable: NDArray[np.bool_]) -> tuple[F8, F8]:
-    """(gradient collectives, what they normally take): own quick iterations, or the stage's quicker groups."""
+    """(gradient collectives, what they normally take): own quick iterations, or the stage's quicker
+    groups."""
     if table.sync is None:
         nothing = np.zeros((int(usable.sum()), *table.grid.shape))
         return nothing, nothing

@@ -173,8 +173,13 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Su
         # Only what is of its own size competes with it: small noise elsewhere says nothing about a large
         # delay.
         size = COMPARABLE * float(np.median(suspect.lost[mine]))
-        rivals = [int((other.lost >= size).sum()) for other in suspects if other.cause is suspect.cause]
-        others = (sum(rivals) - int((suspect.lost >= size).sum())) / max(places - 1, 1)
+        # What was found already is no chance either: several faults must not hide each other.
+        rivals = [
+            int((other.lost >= size).sum())
+            for other in suspects
+            if other.cause is suspect.cause and other is not suspect and other not in kept
+        ]
+        others = sum(rivals) / max(places - 1, 1)
         if count == 1:
             if suspect.lost.max() >= ONCE * costs.usual and others == 0:
                 kept.append(suspect)
@@ -187,8 +192,9 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Su
 def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]:
     """Without late entries that follow from something else.
 
-    The optimizer step of a rank whose own work is slow is slow too, and who waits for a slow gradient collective
-    comes late to what follows. One slow NIC shows on the paths and in the gradients: the more telling stays.
+    The optimizer step of a rank whose own work is slow is slow too, and who waits for a slow gradient
+    collective comes late to what follows. One slow NIC shows on the paths and in the gradients: the more
+    telling stays.
     """
     usual = context.costs.usual
     sick = {rank for s in suspects if s.cause is Cause.WORK for rank in context.ranks_of(s)}
@@ -251,8 +257,8 @@ def _together(context: SlowContext, a: Suspect, b: Suspect) -> bool:
 def _is_path(context: SlowContext, a: Suspect, b: Suspect) -> bool:
     """Whether the work of two neighbouring stages is one slow path between them.
 
-    Without calls inside a task, host times cannot tell a transfer from the work before or after it: a slow path
-    makes both its ends look busy.
+    Without calls inside a task, host times cannot tell a transfer from the work before or after it: a slow
+    path makes both its ends look busy.
     """
     bare = not context.table.by_rank and bool(np.isnan(context.table.pace).all())
     neighbours = a.replica == b.replica and abs(a.stage - b.stage) == 1
@@ -357,8 +363,8 @@ def _judge(
         return Kind.SLOW_HOST, (Kind.SLOW_COMPUTE,), ranks, False, 0.85, evidence
     if context.table.by_rank:
         return Kind.SLOW_COMPUTE, (), ranks, False, 0.97, evidence
-    # Groups that exchange data inside their tasks (experts, context) are slow together: one member carries the
-    # offset, if any does.
+    # Groups that exchange data inside their tasks (experts, context) are slow together: one member carries
+    # the offset, if any does.
     places = [
         (suspect, member.late_member(context.table, suspect.stage, suspect.replica, numbers))
         for suspect in group

@@ -58,7 +58,8 @@ def quiet_iterations(findings: Sequence[Finding], count: int) -> NDArray[np.bool
 def stage_times(
     table: WorkTable, tasks: tuple[tuple[Task, ...], ...], quiet: NDArray[np.bool_]
 ) -> tuple[StageTimes, ...]:
-    """Median forward and backward of one micro-batch on each stage, and the stage's work and waiting an iteration.
+    """Median forward and backward of one micro-batch on each stage, and the stage's work and waiting an
+    iteration.
 
     Over the ``quiet`` iterations (bool [K]): what the stages need when nothing is wrong.
     """

@@ -1,7 +1,7 @@
 """Iterations that were long although nothing that was seen explains it.
 
-"Healthy" would be a lie then: in an enqueue-only log of a data-parallel job every host waits equally long, whoever is
-slow. Single long iterations are checkpoints, evaluations and logging; several in a row are not.
+"Healthy" would be a lie then: in an enqueue-only log of a data-parallel job every host waits equally long,
+whoever is slow. Single long iterations are checkpoints, evaluations and logging; several in a row are not.
 """
 
 from __future__ import annotations

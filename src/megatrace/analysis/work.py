@@ -209,8 +209,8 @@ class _Measure:
     def _free_again(self, end: F8, first: NDArray[np.int64]) -> F8:
         """When the task before was over, its Send included where the host waited for that.
 
-        Megatron's hosts wait for every Send: with a slow receiver the next task begins late through no fault of
-        this rank. Where the next task's first call started before, nobody waited.
+        Megatron's hosts wait for every Send: with a slow receiver the next task begins late through no fault
+        of this rank. Where the next task's first call started before, nobody waited.
         """
         none = np.full_like(end[..., :1], np.nan)
         previous = np.concatenate([none, end[..., :-1]], axis=-1)
