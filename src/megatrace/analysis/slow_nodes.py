@@ -1,0 +1,84 @@
+"""Starved hosts as findings: all ranks of a node make their calls slowly.
+
+They are judged before anything else, because a starved host makes every device, path and loader of its node
+look slow. What ``hosts`` measures becomes findings here, one a node and window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis import sentences, slow_scene
+from megatrace.analysis.costs import Costs
+from megatrace.analysis.hosts import normal_on_good_hosts, slow_hosts
+from megatrace.analysis.slow_scene import ALWAYS, SlowContext
+from megatrace.analysis.suspects import COUNTS
+from megatrace.analysis.windows import Span, spans
+from megatrace.model.finding import Evidence, Finding, Kind, Severity, Where
+
+F8 = NDArray[np.float64]
+
+
+def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
+    """Starved nodes, and the costs with their places made normal."""
+    costs, place = context.costs, context.resolved.trace.place_of
+    hosts = slow_hosts(context.table, costs)
+    if hosts is None:
+        return [], costs
+    by_node: dict[str, NDArray[np.bool_]] = {}
+    always = hosts.starved.mean(axis=0) >= ALWAYS
+    costs = costs.relative_to(normal_on_good_hosts(costs, always))
+    context = replace(context, costs=costs)
+    for index in np.argwhere(hosts.starved.mean(axis=0) > 0):
+        rank = int(context.table.grid[tuple(index)])
+        name = place(rank).node or f"rank {rank}"
+        mask = by_node.setdefault(name, np.zeros(context.table.grid.shape, np.bool_))
+        mask[tuple(index)] = True
+    found: list[Finding] = []
+    work = costs.work
+    for _, mask in sorted(by_node.items()):
+        by_rank = costs.work.shape[3] == mask.shape[2]
+        places = np.asarray(mask if by_rank else mask.any(axis=2, keepdims=True))
+        starved = hosts.starved[:, mask].mean(axis=1) >= 0.5
+        lost = np.where(starved, costs.with_work(places) - costs.ideal(), 0.0)
+        for span in spans(starved & (lost >= 0.5 * COUNTS * costs.usual)):
+            hit = np.arange(span.first, span.last + 1)
+            hit = hit[starved[hit]]
+            if lost[hit].mean() < COUNTS * costs.usual:
+                continue
+            ranks = tuple(sorted(int(rank) for rank in context.table.grid[mask]))
+            pace = float(np.median(hosts.ratio[hit][:, mask]))
+            found.append(_host_finding(context, ranks, lost, span, hit, pace))
+            normal = np.where(
+                starved[:, None, None, None, None] & places[None, ..., None], costs.normal, work
+            )
+            work = np.minimum(work, normal)
+    return found, replace(costs, work=work)
+
+
+def _host_finding(
+    context: SlowContext, ranks: tuple[int, ...], lost: F8, span: Span, hit: NDArray[np.intp], pace: float
+) -> Finding:
+    costs = context.costs
+    seconds, usual, slow_iteration = slow_scene.cost(costs, lost, hit)
+    text = (
+        f"its host{'s' if len(ranks) > 1 else ''} needed {pace:.1f}× as long per call inside a block of calls"
+    )
+    finding = Finding(
+        kind=Kind.SLOW_HOST,
+        severity=Severity.P1,
+        status=span.status,
+        summary="",
+        confidence=0.93,
+        culprits=slow_scene.culprits(context, Kind.SLOW_HOST, ranks),
+        victims=slow_scene.victims(context, ranks),
+        where=Where(iteration=int(costs.iterations[hit[0]])),
+        window=slow_scene.window(context, span),
+        impact=slow_scene.impact(context, seconds, usual, slow_iteration),
+        evidence=(Evidence(text, round(pace, 2), "×"),),
+        remedy=sentences.remedy(Kind.SLOW_HOST),
+    )
+    return sentences.summarised(context.resolved, finding, usual, slow_iteration, pace)
