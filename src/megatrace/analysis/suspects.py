@@ -118,7 +118,7 @@ def _by_entry(costs: Costs) -> list[Suspect]:
     replicas, members = late.shape[2], late.shape[3]
     found: list[Suspect] = []
     if replicas > 1 and members > 1:
-        together = noticed.all(axis=2)  # [K, S, M]
+        together = np.asarray(noticed.all(axis=2))  # [K, S, M]
         for s, m in np.argwhere(together.any(axis=0)):
             lost = np.where(together[:, s, m], late[:, s, :, m].min(axis=1), 0.0)
             found.append(Suspect(Cause.SYNC, int(s), 0, int(m), None, lost))

@@ -209,7 +209,8 @@ class _Mapper:
         pieces = self._split(run, lone)
         for i, (task, calls) in enumerate(zip(run.tasks, pieces, strict=True)):
             if not len(calls):
-                # Without calls inside, an iteration's first task begins after the bookkeeping before its Send.
+                # Without calls inside, an iteration's first task begins after the bookkeeping before its
+                # Send.
                 opens = run.after < 0 and i == 0 and run.before > 0
                 self.begin[task] = run.before - 1 if opens and self.recv[task] < 0 else self.recv[task]
                 self.end[task] = run.before if run.before < len(self.string.op) else -1
