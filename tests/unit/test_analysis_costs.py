@@ -13,10 +13,11 @@ from megatrace.analysis import costs as cost_tables
 from megatrace.analysis.costs import Costs, normal_work, quick_level, tabulate_costs, usual_time
 from megatrace.analysis.member import late_member
 from megatrace.analysis.patterns import find_patterns
+from megatrace.analysis.reductions import median
 from megatrace.analysis.scatter import find_scatter
 from megatrace.analysis.suspects import COUNTS, Cause, find_suspects
 from megatrace.analysis.windows import Span, spans
-from megatrace.analysis.work import WorkTable, median
+from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import Kind, Status
 from megatrace.model.job import ScheduleKind
 from megatrace.model.schedule import Phase, Schedule

@@ -96,7 +96,7 @@ def test_waiting_is_counted_where_it_happens(
 
 # --- healthy ---
 
-LAYOUTS = [
+LAYOUTS: list[dict[str, object]] = [
     {"tp": 2, "pp": 3, "dp": 2},
     {"tp": 4, "pp": 2, "dp": 1},
     {"tp": 1, "pp": 4, "dp": 3},

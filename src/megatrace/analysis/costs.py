@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.analysis.work import WorkTable, median
+from megatrace.analysis.reductions import median
+from megatrace.analysis.work import WorkTable
 from megatrace.model.graph import IterationGraph
 from megatrace.model.schedule import Schedule
 

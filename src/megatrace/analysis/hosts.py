@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis.costs import Costs
-from megatrace.analysis.work import WorkTable, median
+from megatrace.analysis.reductions import median
+from megatrace.analysis.work import WorkTable
 from megatrace.model.schedule import Phase
 
 F8 = NDArray[np.float64]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from megatrace.analysis.costs import Costs
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable
-from megatrace.analysis.work import WorkTable, median
+from megatrace.analysis.reductions import median
+from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import Finding, JobSummary, Pictures, StageTimes
 from megatrace.model.schedule import Phase, Task
 

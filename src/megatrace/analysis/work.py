@@ -24,6 +24,15 @@ from numpy.typing import NDArray
 
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable
+from megatrace.analysis.reductions import (
+    by_group,
+    group_index,
+    least_of_members,
+    median,
+    median_by_task,
+    pace_by_task,
+    sum_by_task,
+)
 from megatrace.analysis.roles import Role
 from megatrace.analysis.templates import CallString, TaskMap
 from megatrace.model.events import UNSEEN, Events
@@ -132,19 +141,6 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         iteration=iteration,
         anchor=anchor,
     )
-
-
-def median(values: F8, axis: int) -> F8:
-    """nanmedian without the warning for all-NaN slices."""
-    if values.shape[axis] == 1:
-        return np.asarray(np.take(values, 0, axis=axis))
-    unknown = np.isnan(values)
-    ordered = np.sort(values, axis=axis)
-    count = np.sum(~unknown, axis=axis, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0), axis=axis)
-    high = np.take_along_axis(ordered, np.maximum(count // 2, 0), axis=axis)
-    middle = np.where(count > 0, (low + high) / 2, np.nan)
-    return np.asarray(np.squeeze(middle, axis=axis))
 
 
 class _Measure:
@@ -318,12 +314,12 @@ class _Measure:
         within = np.flatnonzero((tasks[1:] == tasks[:-1]) & _between_layers(string, positions))
         if len(within):
             gaps = np.diff(called, axis=1)[:, within]
-            out[3][k, stage] = _pace_by_task(gaps, tasks[within], n_tasks).reshape(shape)
+            out[3][k, stage] = pace_by_task(gaps, tasks[within], n_tasks).reshape(shape)
         tensor = np.flatnonzero(string.role[positions] == Role.TENSOR)
         if len(tensor):
-            groups = _group_index(self.layout, Axis.TENSOR, self.grid[stage])
-            late = called[:, tensor] - _by_group(np.fmin, called[:, tensor], groups)
-            out[0][k, stage] = _median_by_task(late, tasks[tensor], n_tasks).reshape(shape)
+            groups = group_index(self.layout, Axis.TENSOR, self.grid[stage])
+            late = called[:, tensor] - by_group(np.fmin, called[:, tensor], groups)
+            out[0][k, stage] = median_by_task(late, tasks[tensor], n_tasks).reshape(shape)
         if not completed:
             return
         spent = self._at(self.finish, at) - self._at(self.start, at)
@@ -335,11 +331,11 @@ class _Measure:
         ):
             columns = np.flatnonzero(string.role[positions] == role)
             if len(columns):
-                groups = _group_index(self.layout, axis, self.grid[stage])
+                groups = group_index(self.layout, axis, self.grid[stage])
                 # The last member to come does not wait: its time in the collective is the transfer itself.
-                cost[:, columns] = _by_group(np.fmin, spent[:, columns], groups)
-        out[1][k, stage] = _sum_by_task(spent - cost, tasks, n_tasks).reshape(shape)
-        out[2][k, stage] = _sum_by_task(cost, tasks, n_tasks).reshape(shape)
+                cost[:, columns] = by_group(np.fmin, spent[:, columns], groups)
+        out[1][k, stage] = sum_by_task(spent - cost, tasks, n_tasks).reshape(shape)
+        out[2][k, stage] = sum_by_task(cost, tasks, n_tasks).reshape(shape)
 
 
 def task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]:
@@ -354,52 +350,6 @@ def task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]
     return task_of
 
 
-def least_of_members(values: F8, comm: NDArray[np.int32]) -> F8:
-    """[ranks, calls]: the least value among the members of each call's communicator.
-
-    Calls stand at the same position on all ranks; columns with the same communicators are reduced together.
-    """
-    result = np.empty_like(values)
-    patterns, pattern = np.unique(comm, axis=1, return_inverse=True)
-    for i in range(patterns.shape[1]):
-        columns = np.flatnonzero(pattern.reshape(-1) == i)
-        _, group = np.unique(patterns[:, i], return_inverse=True)
-        result[:, columns] = _by_group(np.fmin, values[:, columns], group)
-    return result
-
-
-def _group_index(layout: ParallelLayout, axis: Axis, grid: NDArray[np.int32]) -> NDArray[np.int64]:
-    """int64 [ranks of the stage]: number of the group of each, in the order of ``grid`` flattened."""
-    number = np.full(layout.world_size, -1, np.int64)
-    groups = layout.groups(axis)
-    number[groups] = np.arange(len(groups))[:, None]
-    _, index = np.unique(number[grid.reshape(-1)], return_inverse=True)
-    return index.astype(np.int64)
-
-
-def _by_group(reduce: np.ufunc, values: F8, groups: NDArray[np.int64]) -> F8:
-    """Reduce rows [ranks, calls] over each group and give every member its group's value."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-    return np.asarray(reduce.reduceat(values[order], starts, axis=0)[groups])
-
-
-def _sum_by_task(values: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
-    """[ranks, calls] → [ranks, tasks]: tasks ascend along the calls."""
-    result = np.zeros((len(values), n_tasks))
-    present, starts = np.unique(tasks, return_index=True)
-    order = np.argsort(tasks, kind="stable")
-    starts = np.searchsorted(tasks[order], present)
-    result[:, present] = np.add.reduceat(values[:, order], starts, axis=1)
-    return result
-
-
-PACE_CALLS = 6
-"""Gaps between calls that a task must have: a handful of gradient buckets shows no pace."""
-PACE_KEPT = 0.8
-"""Share of the gaps, shortest first, whose mean is the pace: the longest are waits for the device."""
-
-
 def _between_layers(string: CallString, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
     """bool [calls - 1]: gaps between two calls of a layer. Embedding and loss make calls in quick succession,
     and only on the first and the last stage: their pace must not be compared with that of the others."""
@@ -408,20 +358,3 @@ def _between_layers(string: CallString, positions: NDArray[np.intp]) -> NDArray[
     layer = count == values[np.argmax(numbers)]
     between = layer[1:] & layer[:-1]
     return between if between.any() and not string.flat else np.ones(len(between), np.bool_)
-
-
-def _pace_by_task(gaps: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
-    """[ranks, gaps] → [ranks, tasks]: mean of the shorter gaps. A mean, because gaps come in a few sizes."""
-    result = np.full((len(gaps), n_tasks), np.nan)
-    for task in np.unique(tasks):
-        own = np.sort(gaps[:, tasks == task], axis=1)
-        if own.shape[1] >= PACE_CALLS:
-            result[:, task] = own[:, : max(1, int(PACE_KEPT * own.shape[1]))].mean(axis=1)
-    return result
-
-
-def _median_by_task(values: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
-    result = np.full((len(values), n_tasks), np.nan)
-    for task in np.unique(tasks):
-        result[:, task] = median(values[:, tasks == task], 1)
-    return result
