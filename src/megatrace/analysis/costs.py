@@ -151,13 +151,11 @@ def _syncs(table: WorkTable, usable: NDArray[np.bool_]) -> tuple[F8, F8]:
         nothing = np.zeros((int(usable.sum()), *table.grid.shape))
         return nothing, nothing
     seen = table.sync[usable]
-    groups = np.fmin.reduce(seen, axis=2, keepdims=True)  # members of a data group share their value
-    members = groups.shape[3]
-    quick = quick_level(seen)
-    if members > 1:
-        elsewhere = median(groups, 3) if members >= PEERS else np.fmin.reduce(groups, axis=3)
-        quick = np.fmin(quick, elsewhere[..., None])
-    return _known(seen, quick)
+    k, s, d, m = seen.shape
+    level = peer_normal(seen.reshape(k, s, d, m, 1))
+    quick = np.broadcast_to(quick_level(seen), seen.shape)
+    # A data group of all of a stage's ranks has only its past to be compared with; others have each other.
+    return _known(seen, quick if level is None or m == 1 else np.fmin(quick, level[..., 0]))
 
 
 def _known(values: F8, normal: F8) -> tuple[F8, F8]:

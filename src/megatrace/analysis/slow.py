@@ -113,11 +113,27 @@ def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]
     kept: list[Suspect] = []
     for suspect in suspects:
         mine = suspect.affected(usual)
-        explained = bool(sick & set(context.ranks_of(suspect))) or np.mean(held[mine]) >= OVERLAP
-        if suspect.cause is Cause.ENTRY and explained:
+        if suspect.cause is Cause.ENTRY and (
+            sick & set(context.ranks_of(suspect)) or np.mean(held[mine]) >= OVERLAP
+        ):
             continue
-        kept.append(suspect)
+        if not any(_echo(context, suspect, larger) for larger in kept):
+            kept.append(suspect)
     return kept
+
+
+def _echo(context: SlowContext, suspect: Suspect, larger: Suspect) -> bool:
+    """Whether a transfer is only the echo of a slow rank at one of its ends, which is late to take part in it."""
+    if suspect.cause is not Cause.TRANSFER or larger.cause is not Cause.WORK:
+        return False
+    if larger.lost.sum() < ECHO * suspect.lost.sum():
+        return False
+    first, second = suspect.affected(context.costs.usual), larger.affected(context.costs.usual)
+    grid, member = context.table.grid, suspect.member or 0
+    ends = {int(grid[suspect.stage, suspect.replica, member])}
+    if suspect.feeder is not None:
+        ends.add(int(grid[suspect.feeder, suspect.replica, member]))
+    return bool(ends & set(context.ranks_of(larger))) and np.sum(first & second) >= OVERLAP * np.sum(first)
 
 
 def _poisson_tail(count: int, mean: float) -> float:

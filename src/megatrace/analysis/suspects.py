@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,10 @@ LOOKS = 0.025
 MOST = 64
 
 
+Places: TypeAlias = tuple[tuple[int, int, int], ...]
+"""(stage, replica, member) of each."""
+
+
 class Cause(Enum):
     """What a suspect spent its excess on."""
 
@@ -39,7 +44,7 @@ class Cause(Enum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Suspect:
     """stage, replica, member (None = the whole group); ``feeder`` is the stage at the other end of a
-    transfer. Of gradient collectives (SYNC) all replicas of the member are suspects together; replica is 0.
+    transfer. ``places`` (stage, replica, member): the members of a gradient collective (SYNC), together.
 
     lost  float64 [K]: seconds that its excess alone adds to each iteration
     """
@@ -50,6 +55,7 @@ class Suspect:
     member: int | None
     feeder: int | None
     lost: F8
+    places: Places = ()
 
     def affected(self, usual: float) -> NDArray[np.bool_]:
         """Iterations that it lengthens noticeably."""
@@ -111,32 +117,68 @@ def _by_transfer(costs: Costs, ideal: F8) -> list[Suspect]:
 def _by_entry(costs: Costs) -> list[Suspect]:
     """Ranks that come late to the calls before the first task: everybody waits for them there.
 
-    A whole data group late together was held by its own gradient collective: that is the network's business.
+    A whole data group late together, or both ends of a pipeline, were held by a collective of their own:
+    that is the network's business.
     """
-    late = costs.entry
+    late = np.array(costs.entry)
     noticed = late >= LOOKS * costs.usual
-    replicas, members = late.shape[2], late.shape[3]
     found: list[Suspect] = []
-    if replicas > 1 and members > 1:
-        together = np.asarray(noticed.all(axis=2))  # [K, S, M]
-        for s, m in np.argwhere(together.any(axis=0)):
-            lost = np.where(together[:, s, m], late[:, s, :, m].min(axis=1), 0.0)
-            found.append(Suspect(Cause.SYNC, int(s), 0, int(m), None, lost))
-        late = np.where(together[:, :, None, :], 0.0, late)
-    places = np.argwhere(late.max(axis=0) >= LOOKS * costs.usual)
-    weight = late.max(axis=0)[tuple(places.T)]
-    for place in places[np.argsort(-weight)][:MOST]:
+    for places in _bound_together(noticed):
+        index = tuple(np.asarray(places).T)
+        together = noticed[(slice(None), *index)].all(axis=1)
+        lost = np.where(together, late[(slice(None), *index)].min(axis=1), 0.0)
+        found.append(_sync_suspect(places, lost))
+        for s, d, m in places:
+            late[together, s, d, m] = 0.0
+    where = np.argwhere(late.max(axis=0) >= LOOKS * costs.usual)
+    weight = late.max(axis=0)[tuple(where.T)]
+    for place in where[np.argsort(-weight)][:MOST]:
         s, d, m = (int(i) for i in place)
         found.append(Suspect(Cause.ENTRY, s, d, m, None, np.maximum(late[:, s, d, m], 0.0)))
     return found
 
 
+def _bound_together(noticed: NDArray[np.bool_]) -> list[Places]:
+    """Data groups and pipeline ends of which all members were noticed in the same iteration, at least once.
+
+    ``noticed`` bool [K, S, D, M].
+    """
+    _, stages, replicas, members = noticed.shape
+    found: list[Places] = []
+    if replicas > 1 and members > 1:
+        for s, m in np.argwhere(noticed.all(axis=2).any(axis=0)):
+            found.append(tuple((int(s), d, int(m)) for d in range(replicas)))
+    if stages > 1:
+        ends = noticed[:, 0] & noticed[:, -1]
+        for d, m in np.argwhere(ends.any(axis=0)):
+            places = ((0, int(d), int(m)), (stages - 1, int(d), int(m)))
+            if not any(set(places) & set(group) for group in found):
+                found.append(places)
+    return found
+
+
+def _sync_suspect(places: Places, lost: F8) -> Suspect:
+    stage, replica, member = places[0]
+    return Suspect(Cause.SYNC, stage, replica, member, None, np.maximum(lost, 0.0), places)
+
+
 def _by_sync(costs: Costs) -> list[Suspect]:
-    """Data groups whose gradient collectives take long after the last member has come."""
-    excess = (costs.sync - costs.normal_sync).min(axis=2)  # [K, S, M]: members share their value
+    """Groups whose gradient collectives take long after the last member has come."""
+    excess = costs.sync - costs.normal_sync  # [K, S, D, M]
+    noticed = excess >= LOOKS * costs.usual
+    if not noticed.any():
+        return []
     found: list[Suspect] = []
-    for s, m in np.argwhere((excess >= LOOKS * costs.usual).any(axis=0)):
-        found.append(Suspect(Cause.SYNC, int(s), 0, int(m), None, np.maximum(excess[:, s, m], 0.0)))
+    groups = _bound_together(noticed)
+    alone = noticed.any(axis=0)
+    for places in groups:
+        index = tuple(np.asarray(places).T)
+        found.append(_sync_suspect(places, excess[(slice(None), *index)].min(axis=1)))
+        alone[index] = False
+    if alone.any() and not groups:
+        rest: Places = tuple((int(s), int(d), int(m)) for s, d, m in np.argwhere(alone))
+        index = tuple(np.asarray(rest).T)
+        found.append(_sync_suspect(rest, excess[(slice(None), *index)].min(axis=1)))
     return found
 
 

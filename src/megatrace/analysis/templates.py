@@ -228,11 +228,15 @@ class _Mapper:
         """The run's calls, one piece a task."""
         calls = run.calls
         sizes = [lone.get((self.tasks[t].phase, self.tasks[t].chunk)) for t in run.tasks]
+        own = sum(size for size in sizes if size is not None)
+        known_all = all(size is not None for size in sizes) and own <= len(calls)
+        if run.before >= len(self.string.op) and known_all and run.after >= 0:
+            # What follows the last task (gradients of layer norms) uses the same channel.
+            calls = calls[:own]
         if run.after < 0:
             # Calls of the previous iteration's end stand before the first task: only the last ones are its
             # own.
-            own = sum(size for size in sizes if size is not None)
-            if all(size is not None for size in sizes) and own <= len(calls):
+            if known_all:
                 calls = calls[len(calls) - own :]
         if len(run.tasks) == 1:
             return [calls]
