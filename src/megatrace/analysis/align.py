@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from megatrace.analysis.align_fit import Lines, fit, lower_edge, nanmedian
 from megatrace.analysis.align_meetings import Meeting, collect
 from megatrace.analysis.align_messages import Messages, collect_messages
+from megatrace.analysis.align_proof import RESOLUTION_NS, host_pace, waited_for
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.locate import with_peers
 from megatrace.analysis.phases import PhaseTable
@@ -42,27 +43,14 @@ from megatrace.model.trace import Gap, Observable, Trace
 F8 = NDArray[np.float64]
 I8 = NDArray[np.int64]
 
-# Times on one clock are taken to be good to this: two reads of it, and the rounding of device clocks to the
-# host's.
-RESOLUTION_NS = 2e3
 # Without known nodes a rank gets a clock of its own only if it is this far off: below, no verdict could
 # change ...
 DEMANDED_NS = 1e6
 # ... and this many times the bound on the error.
 DEMANDED = 3.0
-# The host waits for a call's result where it evens out what came before it by this factor: begins spread,
-# ends do not.
-EVENED = 3.0
-# ... and where ends are this close; hosts need tens of microseconds to go on.
-EVEN_NS = 5e5
-# A small all-reduce goes up a tree and down again; a hop over a network of InfiniBand or RoCE takes 2 to 15
-# µs, so that 20 are more than it needs.
-HOP_NS = 20e3
 # Offset, as a share of an iteration, from which an iteration paired by time may be the neighbour of the right
 # one: half of one is where pairing turns over, less half of that for what ranks are apart in truth.
 UNPAIRED = 0.25
-# Calls at one position of the iteration from which a host's waiting can be read.
-TIMES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,7 +183,8 @@ class _Joining:
         """Meetings first; messages only for what they leave."""
         meetings = collect(self.resolved, self.clock_of, self.t0, self.completed)
         ranks = len(self.clock_of)
-        useful = [m if self.completed else _waited_for(m, ranks) for m in meetings]
+        pace = host_pace(meetings, len(self.nodes))
+        useful = [m if self.completed else waited_for(m, ranks, pace) for m in meetings]
         self._add([m for m in useful if m is not None])
         present = np.unique(self.clock_of[self.resolved.trace.events.ranks()])
         reference = next((int(c) for c in present if self.beside[c]), int(present[0]))
@@ -346,62 +335,3 @@ def _middles(upper_at: F8, upper: F8, lower_at: F8, lower: F8) -> tuple[F8, F8]:
     if not at:
         return np.asarray([edges[0]]), np.asarray([(upper.min() + lower.max()) / 2])
     return np.asarray(at), np.asarray(middle)
-
-
-def _waited_for(item: Meeting, ranks: int) -> Meeting | None:
-    """The calls at the one position whose result all hosts are seen to wait for, where they go on most alike.
-
-    The time from a host's call to its next one includes waiting for its own device, so it bounds little; that
-    the call is small bounds more: ``ranks`` members are through within a few hops, and go on at their hosts'
-    pace.
-    """
-    pace = np.fmin.reduce(item.own_cost, axis=0)
-    quickest = float(np.fmin.reduce(pace))
-    settled = 2 * np.ceil(np.log2(max(ranks, 2))) * HOP_NS + quickest
-    best: tuple[float, Meeting] | None = None
-    for position in np.unique(item.position):
-        rows = item.position == position
-        part = replace(
-            item,
-            **{name: getattr(item, name)[rows] for name in ("position", "begin", "end", "cost", "own_cost")},
-            settled=float(settled),
-            # Between two calls hosts may do more than call, so that slow ones differ by more than a call
-            # shows.
-            unequal=np.maximum(np.nan_to_num(pace / quickest, nan=1.0), 1.0) ** 2,
-        )
-        if not evens_out(part.begin, part.end):
-            continue
-        unsteady = _unsteady(part.end)
-        if best is None or unsteady < best[0]:
-            best = unsteady, replace(part, unsteady=unsteady)
-    return best[1] if best else None
-
-
-def evens_out(begin: F8, end: F8) -> bool:
-    """Whether calls make hosts equal: they come at different times and go on at the same.
-
-    Two ways to see it, both blind to constant offsets or small beside them: over the repetitions (what varies
-    before the call no longer varies after it), and over the clocks within one call.
-    """
-    both = np.sum(~np.isnan(begin) & ~np.isnan(end), axis=1) > 1  # of one clock nothing shows
-    if both.sum() < TIMES:
-        return False
-    begin, end = begin[both], end[both]
-    before, after = _unsteady(begin), _unsteady(end)
-    across_before, across_after = _apart(begin), _apart(end)
-    if not after <= EVEN_NS:
-        return False
-    return before >= EVENED * max(after, RESOLUTION_NS) or across_before >= EVENED * across_after
-
-
-def _unsteady(times: F8) -> float:
-    """How much a clock's time against the others' changes from call to call, drift apart, ns."""
-    middle = nanmedian(times.T)
-    relative = times - middle[:, None]
-    relative = relative - fit(middle, relative).at(middle)
-    return float(np.nanmedian(nanmedian(np.abs(relative))))
-
-
-def _apart(times: F8) -> float:
-    """How far clocks lie from each other in a call, ns."""
-    return float(np.nanmedian(np.abs(times - nanmedian(times.T)[:, None])))

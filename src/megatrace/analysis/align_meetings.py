@@ -4,7 +4,7 @@ A collective of which every member needs something of every other cannot end any
 has begun, and it ends nearly at once everywhere. This module lays such calls out per communicator, calls ×
 clocks, for ``align`` to compare. A recording has begin and end on the device. A text log has host times
 alone: there the begin is the call, the end is the host's *next* call, and that is an end only at calls for
-whose result the host waits; whether it does must be proven (``align.evens_out``).
+whose result the host waits; whether it does must be proven (``align_proof``).
 
 Reads a small, even sample of the calls. Compares nothing and decides nothing about clocks.
 """
@@ -83,13 +83,11 @@ def collect(resolved: Resolved, clock_of: I8, t0: int, completed: bool) -> list[
     if not completed and resolved.iterations is None:
         return []  # without iterations nothing repeats, and only repetition proves that a host waited
     fit = usable[channels.of_event] & SYMMETRIC[events.op]
-    if (
-        not completed
-    ):  # hosts read norms, losses and flags, never activations: a wait for those is the device's
-        # Whose group a stream serves was worked out from times where no log names it: then bookkeeping alone,
-        # which all ranks share.
-        named = ~channels.by_stream[channels.of_event]
-        fit &= (resolved.role == Role.OTHER) | (named & (resolved.role == Role.DATA))
+    if not completed:
+        # Hosts read norms, losses and flags, never activations: a wait for those is the device's. Whose group
+        # a stream serves was worked out from times where no log names it: then only what all ranks share.
+        named = ~channels.by_stream | _of_everybody(resolved, comm_of)
+        fit &= (resolved.role == Role.OTHER) | (named[channels.of_event] & (resolved.role == Role.DATA))
         if events.count is not None:
             fit &= events.count <= LIGHT_COUNT
     rows = np.flatnonzero(fit)
@@ -98,6 +96,12 @@ def collect(resolved: Resolved, clock_of: I8, t0: int, completed: bool) -> list[
     rows, key, position = _keyed(resolved, rows, completed)
     rows, key, position = _sampled(resolved, comm_of, rows, key, position, completed)
     return _laid_out(resolved, clock_of, t0, completed, rows, key, position)
+
+
+def _of_everybody(resolved: Resolved, comm_of: I8) -> NDArray[np.bool_]:
+    """bool [channels]: every rank seen uses the channel's communicator."""
+    users = np.bincount(comm_of + 1)
+    return np.asarray((comm_of >= 0) & (users[comm_of + 1] == len(np.unique(resolved.channels.rank))))
 
 
 def _spanning(comm: I8, clock: I8) -> NDArray[np.bool_]:
@@ -211,9 +215,10 @@ def _laid_out(
         at[line] = position[own]
         result.append(
             Meeting(
-                clocks,
-                at,
-                *tables[:2],
+                clocks=clocks,
+                position=at,
+                begin=tables[0],
+                end=tables[1],
                 cost=np.fmin.reduce(tables[2], axis=1),
                 own_cost=tables[2],
                 settled=np.inf,
