@@ -46,6 +46,8 @@ class AnchorRule:
 def signatures(events: Events, ordinal: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [events]: one number per (channel ordinal within the rank's roles, op, count)."""
     count = events.count if events.count is not None else np.zeros(len(events), np.int64)
+    # How many tokens go to which expert differs in every call: sizes of all-to-alls tell nothing apart.
+    count = np.where(events.op == Op.ALL_TO_ALL, LIGHT_COUNT + 1, count)
     mixed = (count.astype(np.uint64) * np.uint64(16) + events.op) * _PRIME
     mixed ^= ordinal.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed ^= mixed >> np.uint64(29)

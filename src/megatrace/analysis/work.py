@@ -355,6 +355,7 @@ def _between_layers(string: CallString, positions: NDArray[np.intp]) -> NDArray[
     and only on the first and the last stage: their pace must not be compared with that of the others."""
     count = string.count[positions]
     values, numbers = np.unique(count, return_counts=True)
-    layer = count == values[np.argmax(numbers)]
+    # Messages to experts differ in size from call to call, yet they are the layers' own.
+    layer = (count == values[np.argmax(numbers)]) | (string.role[positions] == Role.EXPERT)
     between = layer[1:] & layer[:-1]
     return between if between.any() and not string.flat else np.ones(len(between), np.bool_)
