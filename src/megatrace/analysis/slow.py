@@ -69,6 +69,10 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     return tuple(kept)
 
 
+WINDOW = 0.8
+"""Share of affected iterations that makes a stretch one window."""
+
+
 def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Suspect]:
     """Suspects affected more often than chance: Poisson with the mean of the other places, over all
     places."""
@@ -92,9 +96,21 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Su
             if suspect.lost.max() >= ONCE * costs.usual and others == 0:
                 kept.append(suspect)
             continue
-        if others == 0 or places * _poisson_tail(count, others) < LUCK:
+        if others == 0 or places * _poisson_tail(count, others) < LUCK or _is_window(mine, others, len(mine)):
             kept.append(suspect)
     return kept
+
+
+def _is_window(affected: NDArray[np.bool_], others: float, iterations: int) -> bool:
+    """Whether a suspect was slow without a break, for long, while the other places were so but now and then.
+
+    Chance does not come in a row: where the others are hit in a share p of the iterations, so many in a row
+    have a probability of p to their number. Members of one expert group are slow together and rival each other.
+    """
+    where = np.flatnonzero(affected)
+    length = int(where[-1] - where[0] + 1)
+    rate = min(others / max(iterations, 1), 1.0)
+    return len(where) >= WINDOW * length and rate <= 0.5 and rate ** len(where) < LUCK
 
 
 def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]:
