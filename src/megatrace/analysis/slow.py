@@ -69,6 +69,9 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     return tuple(kept)
 
 
+ECHO = 3.0
+"""A transfer is the echo of a slow rank at one of its ends if that costs so many times as much."""
+
 WINDOW = 0.8
 """Share of affected iterations that makes a stretch one window."""
 
@@ -105,7 +108,7 @@ def _is_window(affected: NDArray[np.bool_], others: float, iterations: int) -> b
     """Whether a suspect was slow without a break, for long, while the other places were so but now and then.
 
     Chance does not come in a row: where the others are hit in a share p of the iterations, so many in a row
-    have a probability of p to their number. Members of one expert group are slow together and rival each other.
+    have a probability of p to their number. Members of one expert group are slow together, as rivals.
     """
     where = np.flatnonzero(affected)
     length = int(where[-1] - where[0] + 1)
@@ -139,7 +142,7 @@ def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]
 
 
 def _echo(context: SlowContext, suspect: Suspect, larger: Suspect) -> bool:
-    """Whether a transfer is only the echo of a slow rank at one of its ends, which is late to take part in it."""
+    """Whether a transfer is only the echo of a slow rank at one of its ends, late to take part in it."""
     if suspect.cause is not Cause.TRANSFER or larger.cause is not Cause.WORK:
         return False
     if larger.lost.sum() < ECHO * suspect.lost.sum():
