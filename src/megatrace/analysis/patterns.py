@@ -96,7 +96,7 @@ def _grown_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
 def _long_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
     """Stages that are long all the time, in every one of their places, against the median stage."""
     _, s, d, m, _ = costs.work.shape
-    if s < 2 or d * m < 2:
+    if s < 2:
         return [], costs
     # The quickest place speaks for its stage: a stage is long only if all its places are.
     level = np.median(costs.work.sum(axis=-1), axis=0).reshape(s, -1).min(axis=1)
@@ -104,14 +104,16 @@ def _long_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
     found: list[Pattern] = []
     for stage in range(s):
         ratio = float(level[stage] / max(usual, 1e-9))
-        if ratio < STAGE_LONGER:
+        already = float(np.median(costs.excess[:, stage]))  # on its way to be judged as a place's own
+        if ratio < STAGE_LONGER or already >= COUNTS * costs.usual:
             continue
         scaled = costs.work.copy()
         scaled[:, stage] /= ratio
         actual = costs.makespan(costs.work, costs.comm, costs.transfer)
         lost = np.maximum(actual - costs.makespan(scaled, costs.comm, costs.transfer), 0.0)
         if np.median(lost) >= COUNTS * costs.usual:
-            text = f"all {d * m} places of stage {stage} work {ratio:.2f}× as long as the median stage"
+            places = f"all {d * m} places of stage {stage} work" if d * m > 1 else f"stage {stage} works"
+            text = f"{places} {ratio:.2f}× as long as the median stage"
             text += ", in every iteration"
             found.append(Pattern(Kind.IMBALANCE, stage, lost, text, ratio))
     return found, costs

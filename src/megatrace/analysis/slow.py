@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from megatrace.analysis import sentences, slow_scene
 from megatrace.analysis.costs import Costs, tabulate_costs
 from megatrace.analysis.infer_layout import Resolved
+from megatrace.analysis.lone import with_lone_groups
 from megatrace.analysis.patterns import Pattern, find_patterns
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.slow_kinds import is_path, judge
@@ -56,6 +57,7 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     findings: list[Finding | None] = []
     found, costs = host_findings(SlowContext(resolved, phases, table, costs))
     findings += found
+    costs = with_lone_groups(table, costs)
     patterns, remaining = find_patterns(costs)
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
