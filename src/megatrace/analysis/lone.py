@@ -1,8 +1,8 @@
-"""Stages with one tensor group only, slow from the first step on: other stages are all there is to compare with.
+"""Stages with one tensor group only, slow from the first step on: only other stages can be compared with.
 
-Without replicas a group has no peers, and a fault that was always there leaves it no past. Host times still show a
-member that comes late to every block. Where there is one, the other stages' pace is taken as normal, so that the
-member is judged like any other; where there is none, a long stage is just a long stage.
+Without replicas a group has no peers, and a fault that was always there leaves it no past. Host times still
+show a member that comes late to every block. Where there is one, the other stages' pace is taken as normal,
+so that the member is judged like any other; where there is none, a long stage is just a long stage.
 """
 
 from __future__ import annotations
