@@ -18,19 +18,21 @@ from megatrace.analysis.align_limits import beyond_error
 from megatrace.analysis.baseline import EarlierRun
 from megatrace.analysis.conclude import Seen, conclude
 from megatrace.analysis.costs import tabulate_costs, usual_time
-from megatrace.analysis.early_ends import early_ends, early_note
+from megatrace.analysis.early_ends import early_ends, early_note, ended_normally
 from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
 from megatrace.analysis.phases import PhaseTable
-from megatrace.analysis.roles import Role
 from megatrace.analysis.slow import find_slow
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding
 from megatrace.model.frontier import Frontier
 from megatrace.model.trace import Coverage, RankPlace, Trace
 from megatrace.units import format_ranks
+
+STEADY = 2
+"""Iterations from which on the pauses of a job are known: one of them beside the first."""
 
 Progress = Callable[[str], None]
 
@@ -101,10 +103,11 @@ def _hangs(resolved: Resolved, table: PhaseTable | None, now: int | None) -> Han
     trace, early = with_peers(resolved, table), early_ends(resolved)
     if early:
         trace = replace(trace, events=trace.events.take(~np.isin(trace.events.rank, early)))
-    frontier = Frontier.from_events(trace.events, trace.communicators, trace.snapshot_at)
+    frontier = Frontier.from_events(trace.events, trace.communicators, trace.snapshot_at, tail=None)
     hints = Hints(
         until=now,
-        ended_normally=_ended_normally(resolved, early),
+        ended_normally=ended_normally(resolved, early),
+        steady=_steady(resolved),
         names=communicator_names(trace.communicators, resolved.layout),
     )
     return find_hangs(
@@ -118,19 +121,13 @@ def _hangs(resolved: Resolved, table: PhaseTable | None, now: int | None) -> Han
     )
 
 
-def _ended_normally(resolved: Resolved, early: tuple[int, ...]) -> bool | None:
-    """Whether every rank's calls end after an iteration: nothing of the next forward has begun anywhere.
-
-    ``early``: ranks whose logs were cut before that.
-    """
+def _steady(resolved: Resolved) -> int | None:
+    """ns: when all ranks seen had made the first of their anchors."""
     it = resolved.iterations
-    if it is None:
+    if it is None or it.count < STEADY:
         return None
-    last = np.flatnonzero(np.diff(it.rank, append=-1))
-    last = last[~np.isin(it.rank[last], early)]
-    begun = np.cumsum(np.isin(resolved.role, (Role.TENSOR, Role.PIPELINE, Role.CONTEXT, Role.EXPERT)))
-    ends = np.asarray([resolved.trace.events.rows_of(int(rank)).stop for rank in it.rank[last]])
-    return bool(np.all(begun[ends - 1] == begun[it.row[last]])) if len(ends) else None
+    first = np.flatnonzero(np.diff(it.rank, prepend=-1))
+    return int(resolved.trace.events.enqueue[it.row[first]].max())
 
 
 def _conclude(

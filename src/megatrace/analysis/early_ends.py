@@ -1,4 +1,7 @@
-"""Ranks whose recording ends long before the job does: cut files, full disks, overwritten tails.
+"""Where recordings end: after an iteration or inside one, with the others or long before them.
+
+A job that ends leaves every rank at the end of an iteration. Whether a recording that ends inside of one was
+cut there, or the job stands there, its calls alone do not say.
 
 In a synchronous job nobody gets far without anybody: when a rank stops, all others come to stand within the
 iteration, because they need its gradients. So a rank whose calls end while the others go through further
@@ -10,8 +13,11 @@ Does not judge hangs, and leaves alone what ends within the last iteration: that
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from megatrace.analysis.anchors import LIGHT_COUNT
 from megatrace.analysis.infer_layout import Resolved
+from megatrace.analysis.roles import Role
 from megatrace.units import format_ranks
 
 # Iterations that end elsewhere after a rank's last call. A host runs ahead of its device, so one more
@@ -36,6 +42,49 @@ def early_ends(resolved: Resolved) -> tuple[int, ...]:
     ended = np.sort(middle[~np.isnan(middle)])
     passed = len(ended) - np.searchsorted(ended, last_call, "right")
     return tuple(int(rank) for rank in ranks[passed >= IMPOSSIBLE])
+
+
+COMPUTING = (Role.TENSOR, Role.PIPELINE, Role.CONTEXT, Role.EXPERT)
+"""Roles of the calls of forwards and backwards."""
+
+
+def ended_normally(resolved: Resolved, early: tuple[int, ...]) -> bool | None:
+    """Whether every rank's calls end after an iteration: all that came between two iterations before has come
+    again, but for one record of a few ranks, and nothing of the next forward.
+
+    ``early``: ranks whose logs were cut before that. None where too few iterations were seen to tell.
+    """
+    it, events = resolved.iterations, resolved.trace.events
+    if it is None:
+        return None
+    begun = np.cumsum(_begins(resolved))
+    lacking, told = [], 0
+    for rank in it.ranks[~np.isin(it.ranks, early)]:
+        anchors = it.row[slice(*np.searchsorted(it.rank, [rank, rank + 1]))]
+        stop = events.rows_of(int(rank)).stop
+        if begun[stop - 1] > begun[anchors[-1]]:
+            return False
+        # The row of the first call of a forward after each anchor but the last.
+        first = np.searchsorted(begun, begun[anchors[:-1]], "right")
+        between = first - anchors[:-1] - 1
+        between = between[(first < anchors[1:]) & (first < stop)]
+        if len(between):
+            told += 1
+            lacking.append(int(between.min()) - int(stop - 1 - anchors[-1]))
+    if not told:
+        return None
+    short = [number for number in lacking if number > 0]
+    return not short or (max(short) == 1 and 2 * len(short) <= told)
+
+
+def _begins(resolved: Resolved) -> NDArray[np.bool_]:
+    """bool [events]: calls of forwards and backwards; heavy ones after light ones where roles do not tell."""
+    computing = np.isin(resolved.role, COMPUTING)
+    count = resolved.trace.events.count
+    if computing.any() or count is None:
+        return computing
+    heavy = count > LIGHT_COUNT
+    return np.asarray(heavy & ~np.concatenate([[True], heavy[:-1]]))
 
 
 def early_note(resolved: Resolved, early: tuple[int, ...]) -> str:

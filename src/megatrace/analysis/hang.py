@@ -58,6 +58,7 @@ class Hints:
     earlier          a frontier of the same job taken before
     ended_normally   the iteration at the end is complete; False: cut in the middle of one; None unknown
     dead             global rank → time of death (None unknown), from kernel logs, schedulers or RAS
+    steady           ns: when the first iteration was over, of which start-up is a part; None unknown
     clock_error      ns by which clocks of nodes may differ
     names            name of each communicator
     """
@@ -66,6 +67,7 @@ class Hints:
     earlier: Frontier | None = None
     ended_normally: bool | None = None
     dead: Mapping[int, int | None] = field(default_factory=dict)
+    steady: int | None = None
     clock_error: int = 0
     names: tuple[str | None, ...] = ()
 
@@ -106,6 +108,7 @@ def find_hangs(
         earlier=hints.earlier,
         pace=_no_pace if past is None else past.pace,
         clock_error=hints.clock_error,
+        pause=None if past is None or hints.steady is None else past.longest_pause(hints.steady),
     )
     words = Words(graph, layout, place_of, hints.names)
     first, later = _first(roots)
@@ -114,10 +117,10 @@ def find_hangs(
     if lone is not None:
         return lone
     if all(root.kind is RootKind.UNRECORDED for root in first):
-        return _unrecorded(first[0], stall) if stands else _not_standing(graph, first, stall)
+        return _unrecorded(first[0], stall) if stands else _not_standing(graph, first, stall, hints)
     reporter = Reporter(Scene(graph, words, layout, place_of), where, past, stall, hints.dead)
     if not stands and not reporter.proven(first):
-        return _not_standing(graph, first, stall)
+        return _not_standing(graph, first, stall, hints)
     finding = reporter.finding([root for root in first if root.kind is not RootKind.UNRECORDED], later)
     if (graph.hold_rank < 0).any():
         # Somebody waits for a rank of which nothing was recorded: it may hold up those who look guilty.
@@ -159,7 +162,7 @@ def _merely_ended(
     held = graph.directly(rank)
     waiting = np.flatnonzero(graph.waiting)
     at_end = graph.step[waiting] == frontier.calls[waiting] - 1
-    if len(held) != 1 or not at_end.all() or hints.ended_normally is False:
+    if len(held) != 1 or not at_end.all() or hints.ended_normally is False or hints.until is not None:
         return None
     end = int(frontier.end - frontier.last_call[rank])
     torn = int(frontier.ranks[rank]) in coverage.torn_tails
@@ -179,28 +182,46 @@ def _nobody_waits(graph: WaitsFor, until: int | None, hints: Hints) -> HangResul
     stands."""
     frontier = graph.frontier
     reason = "no rank waits for a call that another rank has not made"
-    quiet = 0 if until is None else until - frontier.end
-    if hints.ended_normally is not False or quiet < silence_needed(frontier):
+    if until is None:
+        # Hosts without an open call compute: such a job moves. Without completions hosts may stand at a wait.
+        moving = frontier.has_end and not graph.waiting.any()
+        if moving or hints.ended_normally is not False:
+            return HangResult(reason=reason)
+        text = (
+            f"{reason}, but the recording ends in the middle of an iteration: cannot tell whether the job "
+            "stands there or the recording was cut"
+        )
+        return HangResult(reason=text, undecidable=True, next_steps=_LOOK_AGAIN)
+    quiet = until - frontier.end
+    stood = hints.until is not None or hints.ended_normally is False
+    if not stood or quiet < silence_needed(frontier):
         return HangResult(reason=reason)
-    text = f"{reason}, yet nobody made a call for {format_duration(quiet)} in the middle of an iteration"
+    text = (
+        f"the job stands: nobody made a call for {format_duration(quiet)}; but {reason}, so the recording "
+        "does not show at whom"
+    )
     step = NextStep("megatrace collect", "completions tell at which call the job stands")
     return HangResult(reason=text, undecidable=True, next_steps=(step,))
 
 
-def _not_standing(graph: WaitsFor, roots: list[Root], stall: Stall) -> HangResult:
+_LOOK_AGAIN = (
+    NextStep("megatrace diagnose PATH --now TIME", "if nothing was written until TIME, the job stands"),
+    NextStep("megatrace collect", "records completions, which a call log lacks"),
+)
+
+
+def _not_standing(graph: WaitsFor, roots: list[Root], stall: Stall, hints: Hints) -> HangResult:
     ranks = tuple(
         int(graph.frontier.ranks[i]) for root in roots for i in root.ranks if root.kind is not _UNKNOWN
     )
     if stall.standing is Standing.MOVES:
         return HangResult(reason=f"no hang: {stall.reason}")
+    if hints.until is None and hints.ended_normally:
+        return HangResult(reason="no hang: the calls of all ranks end after an iteration, as a job does")
     text = (
         f"{say_ranks(ranks)} may have stopped, but {stall.reason}: a hang and a cut recording look alike here"
     )
-    steps = (
-        NextStep("megatrace diagnose PATH --now TIME", "if nothing was written until TIME, the job stands"),
-        NextStep("megatrace collect", "records completions, which a call log lacks"),
-    )
-    return HangResult(reason=text, undecidable=True, suspects=ranks[:16], next_steps=steps)
+    return HangResult(reason=text, undecidable=True, suspects=ranks[:16], next_steps=_LOOK_AGAIN)
 
 
 _UNKNOWN = RootKind.UNRECORDED

@@ -118,6 +118,14 @@ class History:
                 return Deviation(call, Op(int(ops[found[0]])), Op(int(ops[call])))
         return None
 
+    def longest_pause(self, start: int) -> int | None:
+        """ns: the longest time between two calls of a rank, both after ``start`` ns; None where there are
+        none."""
+        events = self._events
+        gaps = np.diff(events.enqueue)
+        inside = (np.diff(events.rank) == 0) & (events.enqueue[:-1] > start)
+        return int(gaps[inside].max()) if inside.any() else None
+
     def agreed(self, comm: int, ranks: tuple[int, int], before: int) -> bool:
         """Whether all calls below a number that two global ranks made on a communicator fit each other.
 

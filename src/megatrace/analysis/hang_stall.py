@@ -36,13 +36,15 @@ LONG_OVERDUE = 10
 """Multiples of its limit after which a silent rank is the cause even though a few others stopped after it:
 they died later, which hides whether they were waiting."""
 FEW = 0.25
-"""Share of all ranks that may have died later; where more ranks than that are free to go on, the job
-moves."""
+"""Share of all ranks that may have died later than a rank that is long overdue."""
+MANY = 0.5
+"""Share of all ranks free to go on, and within their usual time, from which on a job moves: that many do not
+stop at once."""
 FLOOR = 3_000_000
 """ns. Hosts are descheduled and clocks of nodes differ by up to about a millisecond: shorter silence means
 nothing."""
-SUSPECTS = 64
-"""More silent ranks than this are not looked up one by one: a hang has few ends."""
+SUSPECTS = 256
+"""More silent ranks than this are not looked up one by one: their longest pause stands for their pace."""
 
 
 class Standing(Enum):
@@ -72,9 +74,10 @@ def judge(
     earlier: Frontier | None,
     pace: Callable[[int], Pace | None],
     clock_error: int,
+    pause: int | None = None,
 ) -> Stall:
     """Whether the job stands. ``until`` ns: nothing more had come by then; None where only the recording
-    tells."""
+    tells. ``pause`` ns: the longest time between two calls of any rank while the job ran; None unknown."""
     frontier = graph.frontier
     since = frontier.end
     if earlier is not None and until is not None and earlier.snapshot_at is not None:
@@ -87,10 +90,11 @@ def judge(
     end = since if until is None else max(until, since)
     quiet = end - since
     if quiet >= silence_needed(frontier):
-        pause = _s(_longest_pause(frontier))
-        reason = f"nobody made a call for {_s(quiet)}; the longest pause before was {pause}"
+        before = _s(_longest_pause(frontier))
+        reason = f"nobody made a call for {_s(quiet)}; the longest pause before was {before}"
         return Stall(Standing.STANDS, since, quiet, reason)
-    return _by_overdue(graph, roots, end, pace, clock_error, SECOND if until is not None else 0)
+    least = SECOND if until is not None else 0
+    return _by_overdue(graph, roots, end, _Usual(pace, FLOOR + clock_error, pause), least)
 
 
 def _ends(roots: Sequence[Root]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -108,14 +112,31 @@ def _longest_pause(frontier: Frontier) -> int:
     return int(np.median(frontier.longest_gap)) if len(frontier) else 0
 
 
-def _by_overdue(
-    graph: WaitsFor,
-    roots: Sequence[Root],
-    end: int,
-    pace: Callable[[int], Pace | None],
-    clock_error: int,
-    least: int,
-) -> Stall:
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What silence is usual: a rank's own pace at its last call, ``margin`` ns on top of it, and the longest
+    pause of any rank."""
+
+    pace: Callable[[int], Pace | None]
+    margin: int
+    pause: int | None
+
+    def overdue(self, frontier: Frontier, rank: int, end: int, *, look_up: bool = True) -> float:
+        """A rank's (index) silence as a multiple of what is usual for it there; from 1 on it is overdue."""
+        silence = int(end - frontier.last_call[rank])
+        known = self.pace(int(frontier.ranks[rank])) if look_up else None
+        if known is None:
+            limit = OVERDUE * int(frontier.longest_gap[rank])
+        elif known.seen < WELL_KNOWN:
+            limit = OVERDUE * known.gap
+        else:
+            limit = known.gap + 2 * known.spread
+        if self.pause is not None:
+            limit = min(limit, self.pause)  # nobody ever took longer
+        return silence / (limit + self.margin)
+
+
+def _by_overdue(graph: WaitsFor, roots: Sequence[Root], end: int, usual: _Usual, least: int) -> Stall:
     """From the recording alone: are the ends of the chains overdue while others went on?"""
     frontier = graph.frontier
     first = [root for root in roots if root.kind is not RootKind.UNRECORDED]
@@ -123,37 +144,23 @@ def _by_overdue(
     ends = np.union1d(free, _ends(roots))
     if not first or not len(ends):
         return Stall(Standing.UNKNOWN, end, 0, "nothing shows who stopped first")
-    if len(ends) > max(SUSPECTS, FEW * len(frontier)) + len(first[0].ranks):
-        reason = f"{len(ends)} ranks were free to go on when the recording ended: the job was moving"
-        return Stall(Standing.MOVES, end, 0, reason)
-    ratio = {int(rank): _overdue(frontier, int(rank), end, pace, FLOOR + clock_error) for rank in ends}
+    few = len(ends) <= SUSPECTS
+    ratio = {int(rank): usual.overdue(frontier, int(rank), end, look_up=few) for rank in ends}
     leader = min(ratio[rank] for rank in first[0].ranks)
     silence = int(end - frontier.last_call[list(first[0].ranks)].max())
     others = len(set(ratio) - set(first[0].ranks))
     late = leader >= LONG_OVERDUE and others <= FEW * len(frontier)
     if silence >= least and (late or all(value >= 1.0 for value in ratio.values())):
         return Stall(Standing.STANDS, end, silence, f"others went on for {_s(silence)} after it")
+    moving = sum(value < 1.0 for value in ratio.values())
+    if moving > MANY * len(frontier):
+        reason = f"{moving} ranks were free to go on when the recording ended: the job was moving"
+        return Stall(Standing.MOVES, end, 0, reason)
     fresh = min(ratio, key=lambda rank: ratio[rank])
     after = _s(int(end - frontier.last_call[fresh]))
-    usual = "within its usual time to the next call" if ratio[fresh] < 1.0 else "which is too short to tell"
-    reason = f"the recording ends {after} after the last call of rank {int(frontier.ranks[fresh])}, {usual}"
-    standing = Standing.MOVES if others and ratio[fresh] < 1.0 else Standing.UNKNOWN
-    return Stall(standing, end, silence, reason)
-
-
-def _overdue(
-    frontier: Frontier, rank: int, end: int, pace: Callable[[int], Pace | None], margin: int
-) -> float:
-    """A rank's (index) silence as a multiple of what is usual for it there; from 1 on it is overdue."""
-    silence = int(end - frontier.last_call[rank])
-    known = pace(int(frontier.ranks[rank]))
-    if known is None:
-        limit = OVERDUE * int(frontier.longest_gap[rank])
-    elif known.seen < WELL_KNOWN:
-        limit = OVERDUE * known.gap
-    else:
-        limit = known.gap + 2 * known.spread
-    return silence / (limit + margin)
+    how = "within its usual time to the next call" if ratio[fresh] < 1.0 else "which is too short to tell"
+    reason = f"the recording ends {after} after the last call of rank {int(frontier.ranks[fresh])}, {how}"
+    return Stall(Standing.UNKNOWN, end, silence, reason)
 
 
 def _s(ns: int) -> str:

@@ -36,6 +36,9 @@ TAIL = 64
 """Calls kept of each rank. A host runs ahead of its device by one micro-batch (some 25 calls in a 12-layer
 stage); 64 hold two of those and stay within 4 KB a rank."""
 
+MOST_CELLS = 1 << 22
+"""Ranks times calls kept where the tail is as long as it has to be: some 140 MB."""
+
 ENQUEUED, STARTED, ENDED = 0, 1, 2
 """States of a call in ``tail_state``. Without start and end times every call stays ENQUEUED."""
 
@@ -171,18 +174,38 @@ class Frontier:
         communicators: Sequence[Communicator] = (),
         snapshot_at: int | None = None,
         *,
-        tail: int = TAIL,
+        tail: int | None = TAIL,
         peers: NDArray[np.int32] | None = None,
     ) -> Frontier:
         """The frontier of a trace.
 
         ``peers``: int32 per event, the other end of each Send and Recv where the source has no peer column
-        and the layout tells. ``tail``: calls kept a rank; a trace on disk can afford more than an agent.
+        and the layout tells. ``tail``: calls kept a rank; None: so many that the first open call of every
+        rank is among them, within ``MOST_CELLS``, which a trace on disk can afford and an agent cannot.
         """
+        if tail is None:
+            tail = _reach(events)
         return _Builder(events, communicators, tail, peers).build(snapshot_at)
 
 
 _NOT_COLUMNS = frozenset({"members", "has_start", "has_end", "snapshot_at"})
+
+
+def _reach(events: Events) -> int:
+    """Calls from the first one that has not ended to the last, of the rank with most of them.
+
+    A host that prefetches parameters of every layer runs ahead by hundreds of calls.
+    """
+    if events.end is None or not len(events):
+        return TAIL
+    ranks, bounds = events.offsets()
+    most = max(MOST_CELLS // len(ranks), TAIL)
+    part = np.arange(len(events)) >= np.repeat(bounds[1:] - most, np.diff(bounds))
+    rows = np.flatnonzero(part & (events.end == UNSEEN))
+    if not len(rows):
+        return TAIL
+    reach = bounds[np.searchsorted(bounds, rows, "right")] - rows
+    return int(np.clip(reach.max() + 1, TAIL, most))
 
 
 class _Builder:
