@@ -26,6 +26,7 @@ LOOSER = 2.0
 MISPLACED = 0.05
 # Calls compared per pair of neighbouring ranks; enough for a median, cheap for ten thousand ranks.
 CALLS = 2048
+# Stretches in which the distance is looked at by itself: a fault seldom lasts through all of six.
 PIECES = 6
 
 
@@ -98,7 +99,17 @@ def tensor_size(
         return stage_size
     looseness = _looseness(events, channels, tensor, stage_size)
     at = np.asarray(sorted(looseness), np.int64)
-    loose = np.asarray([looseness[int(i)] for i in at])
+    if not len(at):
+        return None
+    whole, quietest = np.asarray([looseness[int(i)] for i in at]).T
+    # A slow member changes its distance while it is slow; then the quietest stretch tells how tight a joint
+    # is.
+    found = _size_of_groups(at, whole, stage_size)
+    return _size_of_groups(at, quietest, stage_size) if found is None else found
+
+
+def _size_of_groups(at: NDArray[np.int64], loose: NDArray[np.float64], stage_size: int) -> int | None:
+    """The size of which the joints ``at`` (between ranks i and i + 1) are tight inside and loose across."""
     best: tuple[float, int] | None = None
     for size in (d for d in range(2, stage_size + 1) if stage_size % d == 0):
         across = (at + 1) % size == 0
@@ -117,15 +128,16 @@ def tensor_size(
 
 def _looseness(
     events: Events, channels: Channels, tensor: NDArray[np.intp], stage_size: int
-) -> dict[int, float]:
-    """ns, by rank i: spread of the distance between the calls of ranks i and i + 1 of one stage."""
+) -> dict[int, tuple[float, float]]:
+    """ns, by rank i: spread of the distance between the calls of ranks i and i + 1 of one stage, over the
+    whole recording and in its quietest stretch."""
     rows_of: dict[int, NDArray[np.intp]] = {}
     for channel in tensor:
         rank = int(channels.rank[channel])
         part = events.rows_of(rank)
         rows = np.flatnonzero(channels.of_event[part] == channel) + part.start
         rows_of[rank] = rows[-CALLS:]
-    result: dict[int, float] = {}
+    result: dict[int, tuple[float, float]] = {}
     for rank, rows in rows_of.items():
         other = rows_of.get(rank + 1)
         if other is None or (rank + 1) % stage_size == 0:
@@ -134,7 +146,10 @@ def _looseness(
         if len(mine) < 16:
             continue
         distance = (events.enqueue[rows[mine]] - events.enqueue[other[theirs]]).astype(np.float64)
-        # A slow member changes its distance while it is slow: the quietest stretch tells how tight a joint is.
         pieces = np.array_split(distance, max(1, min(PIECES, len(distance) // 16)))
-        result[rank] = min(float(np.median(np.abs(piece - np.median(piece)))) for piece in pieces)
+        result[rank] = (_spread(distance), min(_spread(piece) for piece in pieces))
     return result
+
+
+def _spread(distance: NDArray[np.float64]) -> float:
+    return float(np.median(np.abs(distance - np.median(distance))))
