@@ -71,7 +71,8 @@ def anchor_rows(events: Events, signature: NDArray[np.int64]) -> NDArray[np.int6
             by_class[key] = rule
             found = np.empty(0, np.int64) if rule is None else _apply(rule, signature[part])
         if rule is not None:
-            rows.append(found + part.start)
+            # Start-up makes the same bookkeeping calls, before the first heavy call of the rank.
+            rows.append(found[found >= np.argmax(heavy[part])] + part.start)
     return np.concatenate(rows) if rows else np.empty(0, np.int64)
 
 
@@ -152,7 +153,11 @@ def _best(
 ) -> int | None:
     """A row of the anchor: of the most frequent candidate that qualifies."""
     best: tuple[tuple[float, ...], int, int] | None = None
-    for rows in candidates:
+    begin = int(np.argmax(is_heavy[inverse]))
+    for occurrences in candidates:
+        rows = occurrences[occurrences >= begin]  # start-up is no iteration
+        if len(rows) < RECURRING:
+            continue
         if best is not None and len(rows) < best[2] * 0.9:
             break  # rarer than what already qualified: a logging or evaluation call
         if light[-1] >= RECURRING and float(np.median(np.diff(light[rows]))) < 1:

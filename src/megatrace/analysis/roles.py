@@ -118,6 +118,11 @@ def _roles_of_rank(
     if len(data):
         role[data[np.argmax(anchored[data])]] = Role.DATA
     busy = np.where((role == Role.OTHER) & ~alone, heavy, 0)
+    if not len(data) and not p2p.any() and np.count_nonzero(busy) == 1:
+        # All heavy calls on one channel, bookkeeping on another: every training job reduces gradients, few
+        # only exchange activations.
+        role[int(np.argmax(busy))] = Role.DATA
+        busy[:] = 0
     if len(busy) and busy.max() >= TENSOR_CALLS_PER_ITERATION * iterations[0]:
         role[int(np.argmax(busy))] = Role.TENSOR
     # A parameter gather on a channel of its own, or gradients of experts: few, heavy, large.
