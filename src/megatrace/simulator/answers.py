@@ -1,9 +1,9 @@
 """What is right to conclude from each fault, per kind of source: the table behind ``Truth``.
 
 Reasons are those of the physics. Without completion ("text") a kernel that never ends looks the same on all
-members of the group whose hosts stand at the same wait, so the group is the answer. A host that never made a
-call is seen by every source, but nothing in a call log tells a stuck host from a dead process or from a
-branch that misses the call.
+ranks whose hosts come to stand at the same wait for it (``standing_with``), so they are the answer. A host
+that never made a call is seen by every source, but nothing in a call log tells a stuck host from a dead
+process or from a branch that misses the call.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from megatrace.model.layout import Axis
 from megatrace.simulator import faults as f
 from megatrace.simulator.cluster import Cluster
 from megatrace.simulator.patterns import TAIL_BACKWARD
-from megatrace.simulator.program import AXES
+from megatrace.simulator.program import AXES, Call, Channel, Exchange, Lane, Message, RingStep, Until, Wait
 from megatrace.simulator.scenario import Scenario
-from megatrace.simulator.stops import Hit, row_at
+from megatrace.simulator.stops import Hit, Stop, row_at
 from megatrace.simulator.truth import Answer, FaultTruth
 
 VISIBLE_OFFSET_MS = 0.5
@@ -82,6 +82,15 @@ class _Case:
         if row is None or row.peer_stage is not None:
             return (rank,)
         return self.group(AXES[row.channel], rank)
+
+    def groups(self, channel: Channel, ranks: set[int]) -> set[int]:
+        """All members of these ranks' groups."""
+        return {member for rank in ranks for member in self.group(AXES[channel], rank)}
+
+    def peer(self, rank: int, message: Message) -> int:
+        """The rank at the other end of a message between stages."""
+        _, flat = self.cluster.locate(rank)
+        return int(self.cluster.grid[message.peer_stage].reshape(-1)[flat])
 
     def slow_gpu(self, fault: f.SlowGpu) -> FaultTruth:
         exact = (fault.rank,)
@@ -178,7 +187,7 @@ class _Case:
         return _truth(fault, kind, (fault.rank,), answer, Severity.P0, **_at(fault))
 
     def stuck_kernel(self, fault: f.StuckKernelBefore) -> FaultTruth:
-        group = self.struck_group(fault.rank)
+        group = standing_with(self, fault.rank)
         ring = Answer((Kind.HANG_DEVICE,), (fault.rank,))
         kinds = (Kind.HANG_GROUP, Kind.HANG_DEVICE, Kind.HANG_NETWORK)
         if len(group) == 1:
@@ -187,10 +196,10 @@ class _Case:
         return _truth(fault, Kind.HANG_DEVICE, (fault.rank,), (ring, text), Severity.P0, **_at(fault))
 
     def stuck_inside(self, fault: f.StuckInside) -> FaultTruth:
-        group = self.struck_group(fault.rank)
+        group, standing = self.struck_group(fault.rank), standing_with(self, fault.rank)
         ring = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP), group)
         kinds = (Kind.HANG_GROUP, Kind.HANG_NETWORK, Kind.HANG_DEVICE)
-        text = Answer(kinds, group, undecidable=len(group) == self.s.world_size)
+        text = Answer(kinds, standing, undecidable=len(standing) == self.s.world_size)
         return _truth(fault, Kind.HANG_NETWORK, group, (ring, text), Severity.P0, **_at(fault))
 
     def differs(self, fault: Any, kind: Kind, *others: Kind) -> FaultTruth:
@@ -211,6 +220,40 @@ class _Case:
         text = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP, Kind.HANG_HOST), ends)
         links = ((fault.src, fault.dst),)
         return _truth(fault, Kind.HANG_NETWORK, ends, (ring, text), Severity.P0, links=links, **_at(fault))
+
+
+def standing_with(case: _Case, rank: int) -> tuple[int, ...]:
+    """Ranks whose hosts come to stand at the same wait as the struck rank's, ascending.
+
+    Hosts run ahead of their devices, so by the time they wait the stuck rank's peers stand there with it, and
+    so do the peers of those: collectives of tensor, context and expert groups within one block tie all of
+    them together. Gradients lie in a lane of their own and hold up nobody before somebody waits for them.
+    """
+    if case.hit is None:
+        return (rank,)
+    strike, program = case.hit.strike, case.hit.program
+    compute = {rank} if strike.stop is Stop.KERNEL else set()
+    grads: set[int] = set()
+    called = False
+    for number in range(strike.instruction, len(program.instructions)):
+        item = program.instructions[number]
+        if isinstance(item, Call | RingStep):
+            channel = item.channel if isinstance(item, Call) else Channel.CONTEXT
+            lane = item.lane if isinstance(item, Call) else Lane.COMPUTE
+            struck = {rank} if strike.stop is Stop.INSIDE and number == strike.instruction else set()
+            if lane is Lane.COMPUTE:
+                compute = case.groups(channel, compute | struck)
+                called = True
+            else:
+                grads = case.groups(channel, grads | compute | struck)
+        elif isinstance(item, Exchange) and compute:
+            return tuple(sorted(compute | {case.peer(r, m) for r in compute for m in item.messages}))
+        elif isinstance(item, Wait):
+            if item.until is Until.DEVICE or (item.until is Until.LAST_CALL and compute and called):
+                break
+            if item.until is not Until.LAST_CALL:
+                compute |= grads
+    return tuple(sorted(compute | grads))
 
 
 _TABLE: dict[type[Any], Callable[[_Case, Any], FaultTruth]] = {
