@@ -309,18 +309,33 @@ def test_a_few_late_blocks_are_noise() -> None:
 # --- patterns ---
 
 
-def test_uneven_micro_batches_are_imbalance_and_nobodys_fault() -> None:
-    rng = np.random.default_rng(3)
+def uneven_work(seed: int) -> F8:
+    """Micro-batches whose length is the same on all stages of a replica."""
     work = steady_work(PLAIN, 12, replicas=4, noise=0.01)
-    factor = rng.lognormal(0, 0.4, (12, 4, PLAIN.micro_batches))
+    factor = np.random.default_rng(seed).lognormal(0, 0.4, (12, 4, PLAIN.micro_batches))
     for stage in range(4):
         for i, task in enumerate(PLAIN.tasks(stage)):
             work[:, stage, :, 0, i] *= factor[:, :, task.micro_batch]
+    return work
+
+
+def test_uneven_micro_batches_are_imbalance_and_nobodys_fault() -> None:
+    for seed in range(4):
+        found, regular = find_scatter(costs_of(PLAIN, uneven_work(seed)))
+        assert found is not None
+        assert found.kind is Kind.IMBALANCE
+        assert found.spread > 0.2
+        assert all(suspect.lost.max() < COUNTS * regular.usual for suspect in find_suspects(regular))
+
+
+def test_a_culprit_among_uneven_micro_batches_still_shows() -> None:
+    work = uneven_work(3)
+    work[5:, 2, 1] *= 1.6
     found, regular = find_scatter(costs_of(PLAIN, work))
     assert found is not None
-    assert found.kind is Kind.IMBALANCE
-    assert found.spread > 0.2
-    assert (regular.work <= work + 1e-12).all()
+    lead = find_suspects(regular)[0]
+    assert (lead.stage, lead.replica) == (2, 1)
+    assert np.flatnonzero(lead.affected(regular.usual)).tolist() == list(range(5, 12))
 
 
 def test_jitter_of_all_ranks_is_jitter() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.analysis.costs import Costs
+from megatrace.analysis.costs import Costs, normal_work
 from megatrace.analysis.suspects import COUNTS
 from megatrace.model.finding import Kind
 from megatrace.model.schedule import Phase, Schedule
@@ -58,13 +58,32 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
         return None, costs
     uneven = _common_share(ratio, schedule)
     spread = float(ratio.std())
-    regular = replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
     if uneven is not None:
+        even = _evened(costs.work, schedule)
+        regular = replace(costs, work=even, normal=np.minimum(even, normal_work(even)))
         text = "forward and backward of a micro-batch are long together on all stages, another replica every "
         text += f"step; they spread by {100 * uneven:.0f} %"
         return Scatter(Kind.IMBALANCE, lost, text, uneven), regular
+    regular = replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
     text = f"forwards and backwards of one rank spread by {100 * spread:.0f} %, on no rank in particular"
     return Scatter(Kind.JITTER, lost, text, spread), regular
+
+
+def _evened(work: F8, schedule: Schedule) -> F8:
+    """Like ``work``: without the length of each micro-batch, which all stages of its replica share.
+
+    A micro-batch's length is the median over stages and phases of its work against what is usual there, so
+    that one slow place does not make it long.
+    """
+    usual = np.median(_typical(work, schedule), axis=(0, 2, 3))  # [S, T]
+    ratio = (work / np.maximum(usual[None, :, None, None, :], 1e-9)).mean(axis=3)  # [K, S, D, T]
+    of_task = np.asarray([[task.micro_batch for task in schedule.tasks(s)] for s in range(work.shape[1])])
+    even = np.empty_like(work)
+    for micro_batch in range(schedule.micro_batches):
+        stage, task = np.nonzero(of_task == micro_batch)
+        length = np.median(ratio[:, stage, :, task], axis=0)  # [K, D]
+        even[:, stage, :, :, task] = work[:, stage, :, :, task] / np.maximum(length, 1e-9)[None, :, :, None]
+    return even
 
 
 def _typical(work: F8, schedule: Schedule) -> F8:
