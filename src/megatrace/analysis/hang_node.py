@@ -16,6 +16,8 @@ import numpy as np
 from megatrace.analysis.hang_pace import History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.waits_for import WaitsFor
+from megatrace.model.events import NO_COMM, Op
+from megatrace.model.frontier import Frontier
 from megatrace.model.trace import RankPlace
 
 SLACK = 1.5
@@ -67,16 +69,56 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
     inside = set(here)
     frontier = graph.frontier
     open_calls = np.where(graph.waiting, frontier.calls - graph.step, 0)
-    short = {i for i in here if past.stopped_short(int(frontier.ranks[i]), int(open_calls[i]))}
-    apart = 0
+
+    def short(rank: int) -> bool:
+        return past.stopped_short(int(frontier.ranks[rank]), int(open_calls[rank]))
+
+    cut = {i for i in here if not Op(int(frontier.tail_op[i, -1])).is_p2p and short(i)}
+    # Where ranks elsewhere stand at the same call, and never used to wait there either, it is the call.
+    cut -= {i for i in cut if any(short(int(peer)) for peer in _beside(graph, i, inside))}
+    apart, standing = 0, []
     for root in roots:
         mine = set(root.ranks) & inside
-        if not mine or mine & short or root.kind in (RootKind.CALL, RootKind.GROUP):
+        if not mine or mine & cut or root.kind in (RootKind.CALL, RootKind.GROUP):
             continue
-        apart += len(mine) if _overtaken(graph, root) else 1
-    if frontier.has_end and len(short) < 2 and apart < 2:
+        if len(mine) > 1 and not _overtaken(graph, root):
+            standing.append({comm for rank in mine for comm in _since_message(frontier, rank)})
+        else:
+            apart += len(mine)
+    apart += _unconnected(standing)
+    if frontier.has_end and len(cut) < 2 and apart < 2:
         return 0
-    return len(short) + apart
+    return len(cut) + apart
+
+
+BESIDE = 4
+"""Ranks elsewhere that are looked at: what is true of the call is true of each of them."""
+
+
+def _beside(graph: WaitsFor, rank: int, inside: set[int]) -> list[int]:
+    """Rank indices outside the node whose last call is that of a rank (index) of it."""
+    frontier = graph.frontier
+    comm, seq = int(frontier.tail_comm[rank, -1]), int(frontier.tail_seq[rank, -1])
+    same = np.flatnonzero((frontier.tail_comm[:, -1] == comm) & (frontier.tail_seq[:, -1] == seq))
+    return [int(peer) for peer in same if int(peer) not in inside][:BESIDE] if comm >= 0 else []
+
+
+def _since_message(frontier: Frontier, rank: int) -> set[int]:
+    """Communicators on which a rank (index) called after its last Send or Recv."""
+    op = frontier.tail_op[rank]
+    messages = np.flatnonzero((op == Op.SEND) | (op == Op.RECV))
+    since = int(messages[-1]) + 1 if len(messages) else 0
+    return set(frontier.tail_comm[rank, since:].tolist()) - {NO_COMM}
+
+
+def _unconnected(sets: list[set[int]]) -> int:
+    """How many of the sets are left when those that share a member are joined: groups that met in a
+    communicator since their last message stand for one reason."""
+    joined: list[set[int]] = []
+    for one in sets:
+        apart = [other for other in joined if not other & one]
+        joined = [*apart, one.union(*(other for other in joined if other & one))]
+    return len(joined)
 
 
 def _overtaken(graph: WaitsFor, root: Root) -> bool:

@@ -152,7 +152,9 @@ def _by_overdue(graph: WaitsFor, roots: Sequence[Root], end: int, usual: _Usual,
     late = leader >= LONG_OVERDUE and others <= FEW * len(frontier)
     if silence >= least and (late or all(value >= 1.0 for value in ratio.values())):
         return Stall(Standing.STANDS, end, silence, f"others went on for {_s(silence)} after it")
-    moving = sum(value < 1.0 for value in ratio.values())
+    # A call in flight holds all its members, on a moving job as on one that stands.
+    largest = max((set(root.ranks) for root in first), key=len)
+    moving = sum(value < 1.0 for rank, value in ratio.items() if rank not in largest)
     if moving > MANY * len(frontier):
         reason = f"{moving} ranks were free to go on when the recording ended: the job was moving"
         return Stall(Standing.MOVES, end, 0, reason)
