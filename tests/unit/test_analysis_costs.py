@@ -139,6 +139,7 @@ def table_of(work: F8, **changes: object) -> WorkTable:
         group=work.max(axis=3),
         offset=np.zeros(work.shape),
         pace=unknown,
+        step_pace=np.full((k, s, d, m), np.nan),
         comm=None,
         wait=unknown,
         transfer=unknown,

@@ -41,6 +41,8 @@ def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
     """Hosts that need longer per call than usual, or None where no bursts are seen."""
     pace = median(table.pace[costs.iterations], 4)  # [K, S, D, M]
     if np.isnan(pace).all():
+        pace = table.step_pace[costs.iterations]
+    if np.isnan(pace).all():
         return None
     flat = pace.reshape(len(pace), -1)
     everyone = float(np.quantile(flat[~np.isnan(flat)], QUICK))
@@ -65,14 +67,15 @@ def normal_on_good_hosts(costs: Costs, starved: NDArray[np.bool_]) -> F8:
     by_rank = costs.work.shape[3] == starved.shape[2]
     places = np.asarray(starved if by_rank else starved.any(axis=2, keepdims=True))
     normal = np.array(costs.normal)
-    if not places.any() or places.all():
+    good = ~places & (costs.work.sum(axis=(0, -1)) > 0.0)  # a place that was never seen is no yardstick
+    if not places.any() or not good.any():
         return normal
     schedule = costs.graph.schedule
     phases = [
         np.asarray([task.phase is Phase.FORWARD for task in schedule.tasks(s)]) for s in range(schedule.pp)
     ]
     for forward in (True, False):
-        pool = [costs.work[:, s][:, ~places[s]][..., phases[s] == forward] for s in range(schedule.pp)]
+        pool = [costs.work[:, s][:, good[s]][..., phases[s] == forward] for s in range(schedule.pp)]
         values = np.concatenate([part.reshape(len(costs.work), -1) for part in pool], axis=1)
         level = np.median(values, axis=1)
         for s in range(schedule.pp):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis import sentences, slow_scene
 from megatrace.analysis.costs import Costs, tabulate_costs
+from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.lone import with_lone_groups
 from megatrace.analysis.patterns import Pattern, find_patterns
@@ -26,6 +27,7 @@ from megatrace.analysis.slow_kinds import is_path, judge
 from megatrace.analysis.slow_nodes import host_findings
 from megatrace.analysis.slow_scene import SlowContext
 from megatrace.analysis.suspects import COUNTS, Cause, Suspect, find_suspects
+from megatrace.analysis.unsteady import find_unsteady
 from megatrace.analysis.windows import Span, spans
 from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import (
@@ -58,7 +60,11 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     found, costs = host_findings(SlowContext(resolved, phases, table, costs))
     findings += found
     costs = with_lone_groups(table, costs)
+    unsteady: list[Pattern] = []
+    if phases.schedule is ONE_TASK:
+        unsteady, costs = find_unsteady(resolved, phases, table, costs)
     patterns, remaining = find_patterns(costs)
+    patterns = unsteady or patterns
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
@@ -98,7 +104,8 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Su
         ]
         others = sum(rivals) / max(places - 1, 1)
         if count == 1:
-            if suspect.lost.max() >= ONCE * costs.usual and others == 0:
+            elsewhere = any(other is not suspect and (other.lost >= size).any() for other in suspects)
+            if suspect.lost.max() >= ONCE * costs.usual and not elsewhere:
                 kept.append(suspect)
             continue
         if others == 0 or places * _poisson_tail(count, others) < LUCK or _is_window(mine, others, len(mine)):

@@ -56,6 +56,8 @@ class WorkTable:
                 median over the calls of a task
     pace        float64 [K, S, D, M, T]: host time per call inside a task, NaN for tasks of few calls; grows
                 when the *host* is slow
+    step_pace   float64 [K, S, D, M]: host time per call between the bookkeeping calls of an iteration, in which
+                hosts seldom wait; for jobs whose tasks make no calls
     comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None
                 unless ``own``
     wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
@@ -78,6 +80,7 @@ class WorkTable:
     group: F8
     offset: F8
     pace: F8
+    step_pace: F8
     comm: F8 | None
     wait: F8
     transfer: F8
@@ -133,6 +136,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         group=group,
         offset=offset,
         pace=pace,
+        step_pace=measure.step_pace(),
         comm=comm if completed else None,
         wait=wait,
         transfer=transfer,
@@ -141,6 +145,15 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         iteration=iteration,
         anchor=anchor,
     )
+
+
+STEP_CALLS = 4
+"""Gaps between bookkeeping calls that show a pace; Megatron makes some 15 an iteration."""
+
+
+def quartile(values: F8) -> F8:
+    """[n, m] → [n]: the lower quartile of each row, NaN where the row has an unknown."""
+    return np.asarray(np.sort(values, axis=1)[:, values.shape[1] // 4])
 
 
 class _Measure:
@@ -252,6 +265,19 @@ class _Measure:
             usual = median(called, 0) if len(called) > 2 else np.fmin.reduce(called, axis=0)
             entry[k, stage] = np.fmax.reduce(called - usual, axis=1).reshape(self.grid.shape[1:])
         return entry
+
+    def step_pace(self) -> F8:
+        """[K, S, D, M]: the shorter gaps between consecutive bookkeeping calls of an iteration."""
+        pace = np.full((self.phases.begin.shape[1], *self.grid.shape), np.nan)
+        for stage, k, rows, string, _ in self._strings():
+            light = np.flatnonzero((string.role[1:] == Role.OTHER) & (string.role[:-1] == Role.OTHER))
+            if len(light) < STEP_CALLS:
+                continue
+            at = np.where(rows[:, None] >= 0, rows[:, None] + light[None, :], -1)
+            after = np.where(at >= 0, at + 1, -1)
+            gaps = self._at(self.enqueue, after) - self._at(self.enqueue, at)
+            pace[k, stage] = quartile(gaps).reshape(self.grid.shape[1:])
+        return pace
 
     def sync(self) -> F8:
         """[K, S, D, M]: time in data-parallel collectives of an iteration after the last member had come."""
