@@ -21,12 +21,13 @@ LONGER = 1.2
 
 def with_lone_groups(table: WorkTable, costs: Costs) -> Costs:
     """The costs with other stages' work as the normal of long lone groups that have a late member."""
-    _, stages, replicas, places, _ = costs.work.shape
+    _, _, replicas, places, _ = costs.work.shape
     members = table.grid.shape[2]
-    if table.by_rank or replicas * places > 1 or stages < 3 or members < 2:
-        return costs
     level = np.median(costs.work.sum(axis=-1), axis=(0, 2, 3))
-    long = level >= LONGER * np.median(level)
+    seen = level > 0.0  # stages whose logs are missing are nobody's measure
+    if table.by_rank or replicas * places > 1 or seen.sum() < 3 or members < 2:
+        return costs
+    long = level >= LONGER * np.median(level[seen])
     chosen = np.zeros(table.grid.shape, np.bool_)
     for stage in np.flatnonzero(long):
         if late_member(table, int(stage), 0, costs.iterations).index is not None:
