@@ -1,0 +1,69 @@
+"""Jobs without a pipeline in which another rank is the slowest every step: jitter, pauses, uneven input.
+
+There is one task an iteration, so micro-batches cannot be compared with each other (``scatter`` does that for
+pipelines). What shows instead is who is slow when: a sick rank is the slowest iteration after iteration,
+while pauses and jitter change places. They cost what an iteration is longer than the median rank's own work.
+What a rank spends more in *most* of the iterations stays in the costs: a culprit inside the noise still
+shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.analysis.costs import Costs
+from megatrace.analysis.flat import host_lateness
+from megatrace.analysis.infer_layout import Resolved
+from megatrace.analysis.patterns import Pattern
+from megatrace.analysis.phases import PhaseTable
+from megatrace.analysis.suspects import COUNTS
+from megatrace.analysis.work import WorkTable
+from megatrace.model.finding import Kind
+
+F8 = NDArray[np.float64]
+
+# Share of the iterations that must be longer for it.
+OFTEN = 0.15
+# A place is slow in an iteration where it is late by this share of the latest one's excess.
+SLOW = 0.5
+# Of two affected iterations in a row, a sick rank shares its places (intersection over union near 1); places
+# drawn by chance share one in five at most.
+SAME = 0.4
+
+
+def find_unsteady(
+    resolved: Resolved, phases: PhaseTable, table: WorkTable, costs: Costs
+) -> tuple[list[Pattern], Costs]:
+    """(the pattern if there is one, costs without it), for costs of a job without a pipeline."""
+    k = len(costs.iterations)
+    if table.by_rank:
+        total = costs.work.sum(axis=-1) + costs.entry
+        typical = np.median(total.reshape(k, -1), axis=1)
+        late = (total - typical[:, None, None, None]).reshape(k, -1)
+        lost = np.maximum(costs.measured - typical, 0.0)
+    else:
+        _, most = host_lateness(resolved, phases, table.grid)
+        late = np.nan_to_num(most[costs.iterations]).reshape(k, -1)
+        lost = np.clip(costs.measured - costs.usual, 0.0, late.max(axis=1))
+    hit = np.flatnonzero(lost >= COUNTS * costs.usual)
+    if late.shape[1] < 3 or len(hit) < max(3, OFTEN * k) or _same_places(late[hit]) >= SAME:
+        return [], costs
+    slowest = len(np.unique(late[hit].argmax(axis=1)))
+    text = f"another rank is the slowest every step ({slowest} ranks in {len(hit)} iterations)"
+    ratio = float(np.median(1 + lost[hit] / costs.usual))
+    excess = np.maximum(costs.work - costs.normal, 0.0)
+    work = np.minimum(costs.work, costs.normal + np.median(excess, axis=0))
+    entry = np.minimum(costs.entry, np.maximum(np.median(costs.entry, axis=0), 0.0))
+    pattern = Pattern(Kind.JITTER, None, lost, text, ratio)
+    return [pattern], replace(costs, work=work, entry=entry)
+
+
+def _same_places(late: F8) -> float:
+    """How much the slow places of an iteration are those of the one before: intersection over union, mean."""
+    slow = late >= SLOW * late.max(axis=1, keepdims=True)
+    both = (slow[1:] & slow[:-1]).sum(axis=1)
+    either = (slow[1:] | slow[:-1]).sum(axis=1)
+    return float(np.mean(both / np.maximum(either, 1)))
