@@ -136,6 +136,7 @@ def costs_of(schedule: Schedule, work: NDArray[np.float64], **changes: Any) -> C
         normal=np.array(np.broadcast_to(own_normal(work), work.shape)),
         comm=zero,
         normal_comm=zero,
+        stagger=zero,
         transfer=np.zeros(work.shape),
         normal_transfer=np.zeros(work.shape),
         entry=np.zeros((k, s, d, m)),

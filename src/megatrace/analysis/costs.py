@@ -37,6 +37,7 @@ class Costs:
     work        [K, S, D, M, T]: M = 1 where only the tensor group's work is known
     normal      like ``work``: what the place normally spends on the task
     comm        [K, S, D, T]: collectives inside a task, ``normal_comm`` likewise
+    stagger     [K, S, D, T]: what a group takes beyond its slowest member's work and its collectives
     transfer    [K, S, D, M, T]: from both sides ready to the input being there, ``normal_transfer`` likewise
     entry       [K, S, D, M]: lateness before the first task, against the stage's other ranks
     sync        [K, S, D, M]: gradient collectives after their last member came, ``normal_sync`` likewise
@@ -49,6 +50,7 @@ class Costs:
     normal: F8
     comm: F8
     normal_comm: F8
+    stagger: F8
     transfer: F8
     normal_transfer: F8
     entry: F8
@@ -132,6 +134,7 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         normal=normal,
         comm=comm,
         normal_comm=np.minimum(comm, normal_comm),
+        stagger=_stagger(table, usable),
         transfer=transfer,
         normal_transfer=np.minimum(transfer, normal_transfer),
         entry=entry,
@@ -142,6 +145,13 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
     )
     explained = costs.makespan(work, comm, transfer) - costs.ideal()
     return replace(costs, usual=min(costs.usual, usual_time(measured - np.maximum(explained, 0.0))))
+
+
+def _stagger(table: WorkTable, usable: NDArray[np.bool_]) -> F8:
+    if table.own is None:
+        return np.zeros(table.group[usable].shape)
+    span = np.fmin.reduce(table.end[usable] - table.begin[usable], axis=3)
+    return np.nan_to_num(np.maximum(span - table.group[usable], 0.0), nan=0.0)
 
 
 def _syncs(table: WorkTable, usable: NDArray[np.bool_]) -> tuple[F8, F8]:

@@ -28,6 +28,8 @@ SPREAD = 0.06
 EXPLAINED = 0.5
 # A place with more than this share of all irregular seconds is a culprit of its own.
 CONCENTRATED = 0.4
+# Seconds below which a task does no work: nothing can be relative to it.
+NOTHING_S = 1e-6
 # Iterations that the irregularity must lengthen: pauses hit some, jitter hits all.
 OFTEN = 0.15
 
@@ -48,13 +50,17 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     if schedule.total < 3:
         return None, costs
     typical = _typical(costs.work, schedule)
-    ratio = costs.work / np.maximum(typical, 1e-9)
-    actual = costs.makespan(costs.work, costs.normal_comm, costs.normal_transfer)
+    staggered = _staggered(costs)
+    if staggered is not None:
+        return staggered, replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
+    seen = _without_loading(costs.work, typical)
+    ratio = np.where(typical > NOTHING_S, seen / np.maximum(typical, NOTHING_S), 1.0)
+    actual = costs.makespan(seen, costs.normal_comm, costs.normal_transfer)
     lost = np.maximum(actual - costs.makespan(typical, costs.normal_comm, costs.normal_transfer), 0.0)
     hit = lost >= COUNTS * costs.usual
     if hit.mean() < OFTEN or hit.sum() < 2:
         return None, costs
-    if _concentrated(costs.work - typical):
+    if _concentrated(seen - typical):
         return None, costs
     uneven = _common_share(ratio, schedule)
     spread = float(ratio.std())
@@ -67,6 +73,37 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     regular = replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
     text = f"forwards and backwards of one rank spread by {100 * spread:.0f} %, on no rank in particular"
     return Scatter(Kind.JITTER, lost, text, spread), regular
+
+
+def _staggered(costs: Costs) -> Scatter | None:
+    """Jitter from one collective to the next: every member of a tensor group waits for another one each time.
+
+    A group with a slow member has one that never waits; here the group takes longer than any of its members
+    works.
+    """
+    ideal = costs.ideal()
+    lost = np.maximum(
+        costs.makespan(costs.normal, costs.normal_comm + costs.stagger, costs.normal_transfer) - ideal, 0.0
+    )
+    hit = lost >= COUNTS * costs.usual
+    if hit.mean() < OFTEN or hit.sum() < 2:
+        return None
+    share = float(
+        np.median(
+            costs.stagger[hit].sum(axis=-1) / np.maximum(costs.work[hit].max(axis=3).sum(axis=-1), 1e-9)
+        )
+    )
+    text = "every member of a tensor group waits for another one at each collective, "
+    text += f"{100 * share:.0f} % of its work"
+    return Scatter(Kind.JITTER, lost, text, share)
+
+
+def _without_loading(work: F8, typical: F8) -> F8:
+    """``work`` with the first task of the first and the last stage as usual: loading data is no jitter."""
+    seen = work.copy()
+    for stage in {0, work.shape[1] - 1}:
+        seen[:, stage, :, :, 0] = np.minimum(work[:, stage, :, :, 0], typical[:, stage, :, :, 0])
+    return seen
 
 
 def _evened(work: F8, schedule: Schedule) -> F8:
