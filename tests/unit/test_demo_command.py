@@ -16,11 +16,12 @@ from megatrace.simulator import Simulation, simulate
 
 
 def test_the_demo_names_what_it_broke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--out", str(tmp_path)]) == 0
+    assert main(["demo", "--job", "small", "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     assert "\nSLOW  rank 5 " in captured.out
     assert f"megatrace diagnose {tmp_path / 'logs'} --ranks-per-node 8 --verbose" in captured.out
+    assert f"stay; to remove them: rm -r {tmp_path / 'logs'}\n" in captured.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "truth.json"]
     assert len(list((tmp_path / "logs").iterdir())) == 16
     assert json.loads((tmp_path / "truth.json").read_text(encoding="utf-8"))["schema"] == "megatrace.truth/1"
@@ -29,7 +30,7 @@ def test_the_demo_names_what_it_broke(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_logs_of_another_run_are_not_mixed_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank_0.log").write_text("", encoding="utf-8")
-    assert main(["demo", "--out", str(tmp_path)]) == 2
+    assert main(["demo", "--job", "small", "--out", str(tmp_path)]) == 2
     assert "not empty" in capsys.readouterr().err
 
 
@@ -37,8 +38,8 @@ def test_a_demo_whose_verdict_is_wrong_says_so_and_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = Diagnosis(Verdict.HEALTHY, "nothing wrong", JobSummary(16, 16))
-    monkeypatch.setattr(pipeline, "diagnose_trace", lambda trace, now, say: wrong)
-    assert main(["demo", "--out", str(tmp_path)]) == 11
+    monkeypatch.setattr(pipeline, "diagnose_trace", lambda *_: wrong)
+    assert main(["demo", "--job", "small", "--out", str(tmp_path)]) == 11
     assert "does not name what was broken" in capsys.readouterr().out
 
 

@@ -295,7 +295,7 @@ def test_silence_in_the_middle_without_anybody_waiting_cannot_be_judged() -> Non
     result = judge(healthy(), completions=False)
     assert result.findings == ()
     assert result.undecidable
-    assert result.next_steps[0].command == "megatrace collect"
+    assert result.next_steps[0].command == "py-spy dump --pid PID"
 
 
 @pytest.mark.parametrize("until", [None, LONG])

@@ -18,6 +18,7 @@ import numpy as np
 
 from megatrace.analysis.hang_claim import Scene
 from megatrace.analysis.hang_finding import Reporter
+from megatrace.analysis.hang_node import aftermath
 from megatrace.analysis.hang_pace import History, Pace
 from megatrace.analysis.hang_roots import Root, RootKind, find_roots
 from megatrace.analysis.hang_stall import Stall, Standing, judge, silence_needed
@@ -111,7 +112,7 @@ def find_hangs(
         pause=None if past is None or hints.steady is None else past.longest_pause(hints.steady),
     )
     words = Words(graph, layout, place_of, hints.names)
-    first, later = _first(roots)
+    first, later = _first(roots, aftermath(graph, roots, place_of, past))
     stands = stall.standing is Standing.STANDS
     lone = _merely_ended(graph, first, words, coverage, hints)
     if lone is not None:
@@ -132,22 +133,23 @@ def _no_pace(_: int) -> Pace | None:
     return None
 
 
-def _first(roots: list[Root]) -> tuple[list[Root], list[Root]]:
+def _first(roots: list[Root], died: set[int]) -> tuple[list[Root], list[Root]]:
     """The roots that stopped first, and those that stopped later.
 
     Everybody comes to stand after the first stop, and what dies afterwards was only waiting: it is no
-    cause of what happened before.
+    cause of what happened before. ``died``: rank indices of nodes that died of the standstill.
     """
-    known = [root for root in roots if root.kind is not RootKind.UNRECORDED]
+    known = [root for root in roots if root.kind is not RootKind.UNRECORDED and not died & set(root.ranks)]
     if not known:
         return roots, []
+    rest = [root for root in roots if root.kind is not RootKind.UNRECORDED and died & set(root.ranks)]
     wrong = [root for root in known if root.kind is RootKind.MISMATCH]
     if wrong:
         # Waiting explains why a rank stops, never why it calls something else than its peers.
-        return wrong[:1], [root for root in known if root.kind is not RootKind.MISMATCH]
+        return wrong[:1], [root for root in known if root.kind is not RootKind.MISMATCH] + rest
     start = known[0].stopped
     first = [root for root in known if root.stopped - start <= SIMULTANEOUS]
-    return first, [root for root in known if root.stopped - start > SIMULTANEOUS]
+    return first, [root for root in known if root.stopped - start > SIMULTANEOUS] + rest
 
 
 def _merely_ended(
@@ -200,13 +202,13 @@ def _nobody_waits(graph: WaitsFor, until: int | None, hints: Hints) -> HangResul
         f"the job stands: nobody made a call for {format_duration(quiet)}; but {reason}, so the recording "
         "does not show at whom"
     )
-    step = NextStep("megatrace collect", "completions tell at which call the job stands")
+    step = NextStep("py-spy dump --pid PID", "on every node: the stacks tell at which call the job stands")
     return HangResult(reason=text, undecidable=True, next_steps=(step,))
 
 
 _LOOK_AGAIN = (
     NextStep("megatrace diagnose PATH --now TIME", "if nothing was written until TIME, the job stands"),
-    NextStep("megatrace collect", "records completions, which a call log lacks"),
+    NextStep("py-spy dump --pid PID", "on the nodes, twice: a stack that stays the same shows who stands"),
 )
 
 

@@ -175,8 +175,10 @@ class Reporter:
         """What to do first."""
         places = [self.place_of(int(self.frontier.ranks[rank])) for rank in claim.ranks]
         nodes = sorted({place.node for place in places if place.node})
-        who = ",".join(nodes) if nodes else "NODES"
-        collect = f"megatrace bundle --nodes {who} before the watchdog kills the job"
+        who = ", ".join(nodes) if nodes else "its node" if len(claim.ranks) == 1 else "their nodes"
+        collect = (
+            f"save stacks (py-spy dump), kernel log and GPU state of {who} before the watchdog kills the job"
+        )
         if claim.kind in (Kind.MISMATCH, Kind.DEADLOCK):
             return (
                 "Look at the code path that this rank took: its calls differ from its peers'. "

@@ -2,9 +2,11 @@
 
 The first thing that somebody new runs. It takes the way of every real job: the simulator writes text logs,
 and the same code as in ``diagnose`` reads them and knows nothing else. What was broken is said before the
-report, so that the reader can judge the verdict; the exit code is 0 if the verdict names it.
+report, so that the reader can judge the verdict; the exit code is 0 if the verdict names it. The default is
+the large job: finding one rank of thousands is what the tool is for.
 
-The diagnosis never sees the simulator's own knowledge.
+The diagnosis never sees the simulator's own knowledge. The logs are kept, so that the reader can look at
+them and diagnose them again; how to remove them is said.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from megatrace.errors import EXIT_CANNOT_TELL, EXIT_OK, UsageError
 from megatrace.model.finding import Diagnosis, Severity
 from megatrace.reports import ReportOptions
 from megatrace.simulator import Scenario, Simulation, SlowGpu, flagship, simulate
-from megatrace.simulator.emit import write_text
+from megatrace.simulator.emit import free_space, write_text
+from megatrace.units import format_size
 
 SOURCE = "text"
 """The simulator's word for what a text log can show; it decides which answer is right."""
+LINE_BYTES = 160
+"""An upper bound of a line, for asking whether the disk has room (a line here has about 110)."""
 
 
 class Job(str, Enum):
@@ -69,13 +74,13 @@ JOBS = {Job.small: small, Job.flagship: flagship}
 @command(
     "demo",
     summary="makes the logs of a job with a fault, and diagnoses them",
-    examples=["megatrace demo", "megatrace demo --out /tmp/demo-job --lang zh"],
+    examples=["megatrace demo", "megatrace demo --job small --out /tmp/demo-job --lang zh"],
     order=15,
 )
 def demo(
     job: Annotated[
-        Job, typer.Option(help="small: 16 GPUs, one slow; flagship: 3,480, one hangs.")
-    ] = Job.small,
+        Job, typer.Option(help="flagship: 3,480 GPUs, one misses a Recv; small: 16 GPUs, one is slow.")
+    ] = Job.flagship,
     out: Annotated[
         Path | None, typer.Option(help="Where the logs go (default: a new temporary one).")
     ] = None,
@@ -95,6 +100,7 @@ def demo(
         if say is not None:
             say(0, 0, f"simulating {scenario.world_size:,} ranks")
         run = simulate(scenario)
+        _room(len(run.trace.events), folder)
         lines = write_text(
             run.trace, logs, progress=None if say is None else lambda done, of: say(done, of, "writing logs")
         )
@@ -110,7 +116,7 @@ def demo(
     output.show(
         diagnosis, "text", ReportOptions(verbose=verbose, lang=lang.value, generated_at=SystemClock().now())
     )
-    return _conclude(run, diagnosis, logs)
+    return _conclude(run, diagnosis, logs, logs if out else folder)
 
 
 def _folder(out: Path | None) -> Path:
@@ -121,12 +127,23 @@ def _folder(out: Path | None) -> Path:
     return out
 
 
-def _conclude(run: Simulation, diagnosis: Diagnosis, logs: Path) -> int:
+def _room(lines: int, folder: Path) -> None:
+    """Raises UsageError where the logs do not fit on the disk."""
+    needed, free = lines * LINE_BYTES, free_space(folder)
+    if needed > free:
+        raise UsageError(
+            f"{folder}: the logs need up to {format_size(needed)}, {format_size(free)} are free; "
+            "name a folder on a larger disk with --out"
+        )
+
+
+def _conclude(run: Simulation, diagnosis: Diagnosis, logs: Path, made: Path) -> int:
     per_node = run.scenario.ranks_per_node
-    where = shlex.quote(str(logs))
-    print("\nThe logs stay there. Try next:")
+    where, taken = shlex.quote(str(logs)), sum(path.stat().st_size for path in logs.iterdir())
+    print("\nTry next:")
     print(f"  megatrace diagnose {where} --ranks-per-node {per_node} --verbose")
     print(f"  megatrace diagnose {where} --format json")
+    print(f"The logs take {format_size(taken)} and stay; to remove them: rm -r {shlex.quote(str(made))}")
     if named(run, diagnosis):
         return EXIT_OK
     print(f"\nThis verdict does not name what was broken ({logs.parent / 'truth.json'}); please report it.")
