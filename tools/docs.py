@@ -1,8 +1,8 @@
 """Writes the reference pages that follow from the code, or (`--check`) says which ones no longer do.
 
 A page is generated where the code already states the truth: commands and their options, catalogues of
-plug-ins, exit codes, the schema of the verdict. All else under docs/ is written by hand. Pages are made
-from registrations, so a new plug-in needs no edit here.
+plug-ins, exit codes, the schema of the verdict, results of benchmarks. All else under docs/ is written by
+hand. Pages are made from registrations, so a new plug-in needs no edit here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import pkgutil
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from megatrace.errors import EXIT_CODES
 from megatrace.registry import Registry
 from megatrace.reports.schema import schema
 from megatrace.simulator import reference as scenarios
+from tools.measured import accuracy_page, speed_page
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+RESULTS = ROOT / "benchmarks" / "results"
 HEAD = "<!-- Made from the code by `make docs`; do not edit. -->\n"
 
 
@@ -47,6 +50,8 @@ def option_row(parameter: Any) -> str:
     else:
         names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
     default = parameter.default
+    if isinstance(default, Enum):
+        default = default.value  # what one types; Python versions differ in how they print the member
     known = isinstance(default, str | int | float) and not isinstance(default, bool)
     text = (getattr(parameter, "help", None) or "").strip().rstrip(".").replace("|", "\\|")
     return f"| {names} | {text}{f' (default {default})' if known else ''} |"
@@ -83,6 +88,8 @@ def pages() -> dict[str, str]:
     for registry in catalogues():
         made.setdefault(f"{registry.kind}s.md", catalogue_page(registry))
     made["scenario.md"] = f"{HEAD}\n{scenarios.reference_page()}"
+    made["accuracy.md"] = f"{HEAD}\n{accuracy_page(RESULTS)}"
+    made["speed.md"] = f"{HEAD}\n{speed_page(RESULTS)}"
     made["job-yaml.md"] = f"{HEAD}\n{reference_page()}"
     made["diagnosis.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     return made

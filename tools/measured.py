@@ -1,0 +1,143 @@
+"""The pages of numbers: accuracy and speed, made from benchmarks/results/*.json and from nothing else.
+
+A number in the documentation that nobody can repeat is worth nothing, so each stands under the command, the
+date and the machine that gave it, goals that were missed are shown as missed, and a benchmark that has not
+been run says so. Measures nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ACCURACY = "accuracy"
+SOURCES = {
+    "ring": "start and end times of every call, peers, nodes (in memory, from the simulator)",
+    "text": "a text call log with operation numbers: host times only, no group hash, no peer",
+    "text-hash": "a text call log with operation numbers and group hashes",
+}
+"""What the sources of the fault matrix can see; a test compares the names with the benchmark's."""
+RULE = """\
+Simulated jobs with a known fault are diagnosed and scored by a rule that was fixed before the analysis was
+written (`benchmarks/accuracy/scoring.py`):
+
+- **Positive** is a fault that makes the job stand, or whose same-seed counterfactual without it has
+  iterations at least 5 % shorter in the fault's window. What bubbles absorb need not be found, but nobody may
+  be accused for it.
+- **A hit** names the right kind (or has it among at most two alternatives), exactly the culprits of the truth
+  or the smallest set that the source can separate, and, for slowness, a window that overlaps the true one by
+  at least half (intersection over union).
+- **"Cannot tell"** is right where the truth says that the source cannot, and where nobody said that the job
+  still stood and the recording ends before its silence shows it.
+- **A false accusation** is a finding of P2 or worse that names a rank outside every fault; on a healthy job
+  any finding of P2 or worse.
+- **Precision** counts every serious finding that fits no fault, **recall** positive faults, **F1** both;
+  **ambiguous** is the share of answers with an unseparated group where the source could separate;
+  **located** counts hangs whose iteration, stage, micro-batch and phase are right.
+
+To repeat: `make bench-accuracy` for all, and for one case
+`python -m benchmarks.accuracy --case FAULT:LAYOUT:SEED --verbose`.
+"""
+SPEED = """\
+Goals are ratios to something that the same process measured in the same run (reading the input once, a plain
+implementation), because machines differ and are shared. To repeat: `make bench-speed`.
+"""
+
+
+def accuracy_page(results: Path) -> str:
+    """The rule, and the tables of ``results/accuracy.json`` if there is one."""
+    parts = ["# Accuracy\n", RULE]
+    result = _load(results / f"{ACCURACY}.json")
+    if result is None:
+        return "\n".join([*parts, "Not measured yet: there is no `benchmarks/results/accuracy.json`.\n"])
+    figures = result["figures"]
+    parts += [_provenance(result), f"{figures['runs']:,} runs of {figures['jobs']:,} jobs.\n"]
+    parts += ["## Goals\n", _goals(result["goals"])]
+    parts += ["## Sources\n", _table(["source", "sees"], [[f"`{k}`", v] for k, v in SOURCES.items()])]
+    parts += ["## In all\n", _scores(figures["totals"]), "## By fault\n", _scores(figures["rows"])]
+    misses = figures["misses"]
+    parts.append(f"## Misses\n\n{len(misses):,} reasons, each with the command that shows it.\n")
+    lines = [f"- `{miss['case']}` `{miss['source']}`: {_cell(miss['reason'])}" for miss in misses]
+    if lines:
+        parts.append("\n".join(lines) + "\n")
+        parts.append("`python -m benchmarks.accuracy --case CASE --source SOURCE --verbose` shows one.\n")
+    return "\n".join(parts)
+
+
+def speed_page(results: Path) -> str:
+    """One section for every other result: what was measured against which goal."""
+    parts = ["# Speed\n", SPEED]
+    found = sorted(path for path in results.glob("*.json") if path.stem != ACCURACY)
+    for path in found:
+        result = _load(path)
+        if result is not None:
+            parts += [f"## {result['name']}\n", _provenance(result), _goals(result["goals"])]
+            cpu = result["figures"].get("cpu")
+            if cpu:
+                rows = [[name, *(f"{cpu[name][key]:,.1f}" for key in _MS)] for name in cpu]
+                parts.append(_table(["CPU time of", "min ms", "median ms", "max ms"], rows))
+    if len(parts) == 2:
+        parts.append("Not measured yet: there is no result in `benchmarks/results`.\n")
+    return "\n".join(parts)
+
+
+_MS = ("min_ms", "median_ms", "max_ms")
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    loaded: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return loaded
+
+
+def _provenance(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return (
+        f"`{result['command']}`, {result['date']}, {machine['cpus']} × {machine['processor']}, "
+        f"Python {machine['python']}, load {machine['load_1min']}.\n"
+    )
+
+
+def _goals(goals: Iterable[dict[str, Any]]) -> str:
+    rows = [
+        [
+            _cell(goal["name"]),
+            f"{'≥' if goal['at_least'] else '≤'} {goal['limit']:g}",
+            f"{goal['value']:,.4g}",
+            "met" if goal["met"] else "**missed**",
+        ]
+        for goal in goals
+    ]
+    return _table(["goal", "limit", "measured", ""], rows)
+
+
+def _scores(rows: Iterable[dict[str, Any]]) -> str:
+    heads = ["fault", "source", "runs", "positive", "hits", "wrong", "accused", "cannot tell", "ambiguous"]
+    heads += ["precision", "recall", "F1", "located"]
+    return _table(
+        heads,
+        [
+            [
+                f"`{row['fault']}`",
+                f"`{row['source']}`",
+                *(str(row[key]) for key in ("runs", "positives", "hits", "wrong_findings")),
+                *(str(row[key]) for key in ("false_accusations", "undecided")),
+                f"{row['ambiguous_share']:.0%}",
+                *(f"{row[key]:.2f}" for key in ("precision", "recall", "f1")),
+                f"{row['located']}/{row['locatable']}" if row["locatable"] else "–",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines).replace("|  |", "| |") + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
