@@ -231,7 +231,7 @@ def _from_times(
         if found is None:
             return None
         stage_size, stages = found
-    data = role == Role.DATA
+    data = (role == Role.DATA) & (channels.total > 1)  # one call of a cut log shows no counter
     alone = bool(data.any()) and bool(np.all(channels.constant[data]))
     tp = coupling.tensor_size(events, channels, role, stage_size, alone)
     if tp is None:
