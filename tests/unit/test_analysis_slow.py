@@ -4,6 +4,7 @@ vain."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -36,10 +37,16 @@ def job(*faults: Fault, **changes: object) -> Scenario:
     return Scenario.model_validate({**SMALL, "faults": faults, **changes})
 
 
+@lru_cache(maxsize=4)
+def simulated(scenario: Scenario) -> Trace:
+    """Several sources look at one job."""
+    return simulate(scenario).trace
+
+
 def seen(scenario: Scenario, source: str) -> Trace:
     """The trace as a source gives it; of the configuration only who runs on which node."""
     per_node = Sourced(scenario.ranks_per_node, "--ranks-per-node")
-    return replace(observe(simulate(scenario).trace, source), job=JobConfig(ranks_per_node=per_node))
+    return replace(observe(simulated(scenario), source), job=JobConfig(ranks_per_node=per_node))
 
 
 def findings(scenario: Scenario, source: str) -> tuple[Finding, ...]:
@@ -121,8 +128,8 @@ def test_a_healthy_job_accuses_nobody(number: int) -> None:
 # --- slow ---
 
 
-@pytest.mark.parametrize("source", ["ring", "text", "text-hash"])
 @pytest.mark.parametrize("rank", [1, 4, 11])
+@pytest.mark.parametrize("source", ["ring", "text", "text-hash"])
 def test_a_slow_device_is_named(source: str, rank: int) -> None:
     scenario = job(SlowGpu(rank=rank, factor=1.8, first_iteration=5, last_iteration=9))
     finding = only(scenario, source)
