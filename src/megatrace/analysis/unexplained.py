@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from megatrace.analysis.costs import usual_time
 from megatrace.model.finding import Finding, Severity
 
-# Longer than usual by this share, for at least so many iterations in a row: (share, iterations).
-STEPS = ((0.3, 2), (0.1, 4))
+# Longer than usual by this share, for at least so many iterations in a row: (share, iterations). A checkpoint
+# and an evaluation may follow each other.
+STEPS = ((0.3, 3), (0.1, 5))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class WorkTable:
                 median over the calls of a task
     pace        float64 [K, S, D, M, T]: host time per call inside a task, NaN for tasks of few calls; grows
                 when the *host* is slow
-    step_pace   float64 [K, S, D, M]: host time per call between the bookkeeping calls of an iteration, in which
-                hosts seldom wait; for jobs whose tasks make no calls
+    step_pace   float64 [K, S, D, M]: host time per call between the bookkeeping calls of an iteration, in
+                which hosts seldom wait; for jobs whose tasks make no calls
     comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None
                 unless ``own``
     wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
@@ -194,10 +194,10 @@ class _Measure:
             # No calls inside a task: its input is there when both sides have posted.
             recv = self._placed(self.phases.recv)
             begin = np.where(
-                recv >= 0, np.fmax(self._at(self.enqueue, recv), self._sent(self.enqueue)), begin
+                recv >= 0, np.maximum(self._at(self.enqueue, recv), self._sent(self.enqueue)), begin
             )
             previous = np.concatenate([np.full_like(end[..., :1], np.nan), end[..., :-1]], axis=-1)
-            begin = np.where(np.isnan(begin), previous, begin)
+            begin = np.where(np.isnan(begin) & (recv < 0), previous, begin)
         return begin, end
 
     def device_bounds(self) -> tuple[F8, F8]:
