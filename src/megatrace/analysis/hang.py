@@ -22,6 +22,7 @@ from megatrace.analysis.hang_node import aftermath
 from megatrace.analysis.hang_pace import History, Pace
 from megatrace.analysis.hang_roots import Root, RootKind, find_roots
 from megatrace.analysis.hang_stall import Stall, Standing, judge, silence_needed
+from megatrace.analysis.hang_tied import not_tied
 from megatrace.analysis.hang_words import Words
 from megatrace.analysis.waits_for import WaitsFor, waits_for
 from megatrace.model.events import Events
@@ -113,6 +114,7 @@ def find_hangs(
     )
     words = Words(graph, layout, place_of, hints.names)
     first, later = _first(roots, aftermath(graph, roots, place_of, past))
+    first = not_tied(graph, first)
     stands = stall.standing is Standing.STANDS
     lone = _merely_ended(graph, first, words, coverage, hints)
     if lone is not None:

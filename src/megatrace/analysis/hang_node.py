@@ -1,4 +1,8 @@
-"""Whether a whole node stopped at once.
+"""Whether a whole node stopped at once, and whether that came first.
+
+A job that stands gets killed, node by node, by watchdogs and by people; what brings a job to a stand does not
+come of dead nodes. So where a node died at about the time at which something else came to a stand by itself,
+the node is one of the victims.
 
 A dead node takes all its ranks with it, in the middle of what they were doing; a stuck rank leaves its
 neighbours running on to their next wait. So a node died if all its ranks could have been cut off at one
@@ -15,9 +19,9 @@ import numpy as np
 
 from megatrace.analysis.hang_pace import History
 from megatrace.analysis.hang_roots import Root, RootKind
+from megatrace.analysis.hang_tied import overtaken, since_message, unconnected
 from megatrace.analysis.waits_for import WaitsFor
-from megatrace.model.events import NO_COMM, Op
-from megatrace.model.frontier import Frontier
+from megatrace.model.events import Op
 from megatrace.model.trace import RankPlace
 
 SLACK = 1.5
@@ -51,14 +55,49 @@ def dead_node(
     return None
 
 
+def aftermath(
+    graph: WaitsFor, roots: Sequence[Root], place_of: Callable[[int], RankPlace], past: History | None
+) -> set[int]:
+    """Rank indices of nodes that died and need not have died before something else came to a stand; empty
+    where only nodes died."""
+    ranks = graph.frontier.ranks
+    if past is None or len(roots) < 2 or any(root.kind not in _CUT for root in roots):
+        return set()
+    node_of = {rank: place_of(int(ranks[rank])).node for root in roots for rank in root.ranks}
+    dead: dict[str, tuple[int, ...]] = {}
+    for node in sorted({node for node in node_of.values() if node is not None})[:NODES]:
+        here = tuple(i for i, rank in enumerate(ranks.tolist()) if place_of(rank).node == node)
+        if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, here, roots, past) > 1:
+            dead[node] = here
+    others = [root for root in roots if not any(node_of[rank] in dead for rank in root.ranks)]
+    if not dead or not others:
+        return set()
+    stood = min(root.stopped for root in others)
+    return {rank for here in dead.values() if stood <= _latest_end(graph, here, past) for rank in here}
+
+
+NODES = 64
+"""Nodes looked at, of those where something came to a stand."""
+
+
+def _latest_end(graph: WaitsFor, here: tuple[int, ...], past: History) -> int:
+    """ns: by when a node had died: when the first of its ranks should have made another call."""
+    last = graph.frontier.last_call[list(here)]
+    return int(min(time + SLACK * _pause(graph, rank, past) for rank, time in zip(here, last, strict=True)))
+
+
+def _pause(graph: WaitsFor, rank: int, past: History) -> int:
+    """ns until the next call of a rank (index), at most, as it used to be."""
+    pace = past.pace(int(graph.frontier.ranks[rank]))
+    return int(graph.frontier.longest_gap[rank]) if pace is None else pace.gap
+
+
 def _cut_at_once(graph: WaitsFor, here: tuple[int, ...], past: History) -> bool:
     """Whether no rank made its last call after another one should have made its next."""
     frontier = graph.frontier
     last = frontier.last_call[list(here)]
     for index, time in zip(here, last, strict=True):
-        pace = past.pace(int(frontier.ranks[index]))
-        gap = int(frontier.longest_gap[index]) if pace is None else pace.gap
-        if time + SLACK * gap + TOLERANCE < last.max():
+        if time + SLACK * _pause(graph, index, past) + TOLERANCE < last.max():
             return False
     return True
 
@@ -76,16 +115,18 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
     cut = {i for i in here if not Op(int(frontier.tail_op[i, -1])).is_p2p and short(i)}
     # Where ranks elsewhere stand at the same call, and never used to wait there either, it is the call.
     cut -= {i for i in cut if any(short(int(peer)) for peer in _beside(graph, i, inside))}
-    apart, standing = 0, []
+    apart, standing, alone = 0, [], set[int]()
     for root in roots:
         mine = set(root.ranks) & inside
         if not mine or mine & cut or root.kind in (RootKind.CALL, RootKind.GROUP):
             continue
-        if len(mine) > 1 and not _overtaken(graph, root):
-            standing.append({comm for rank in mine for comm in _since_message(frontier, rank)})
+        met = {comm for rank in mine for comm in since_message(frontier, rank)}
+        if len(mine) > 1 and root.kind is not RootKind.DEATH and not overtaken(graph, root):
+            standing.append(met)
         else:
             apart += len(mine)
-    apart += _unconnected(standing)
+            alone |= met
+    apart += unconnected([met for met in standing if not met & alone])
     if frontier.has_end and len(cut) < 2 and apart < 2:
         return 0
     return len(cut) + apart
@@ -101,33 +142,3 @@ def _beside(graph: WaitsFor, rank: int, inside: set[int]) -> list[int]:
     comm, seq = int(frontier.tail_comm[rank, -1]), int(frontier.tail_seq[rank, -1])
     same = np.flatnonzero((frontier.tail_comm[:, -1] == comm) & (frontier.tail_seq[:, -1] == seq))
     return [int(peer) for peer in same if int(peer) not in inside][:BESIDE] if comm >= 0 else []
-
-
-def _since_message(frontier: Frontier, rank: int) -> set[int]:
-    """Communicators on which a rank (index) called after its last Send or Recv."""
-    op = frontier.tail_op[rank]
-    messages = np.flatnonzero((op == Op.SEND) | (op == Op.RECV))
-    since = int(messages[-1]) + 1 if len(messages) else 0
-    return set(frontier.tail_comm[rank, since:].tolist()) - {NO_COMM}
-
-
-def _unconnected(sets: list[set[int]]) -> int:
-    """How many of the sets are left when those that share a member are joined: groups that met in a
-    communicator since their last message stand for one reason."""
-    joined: list[set[int]] = []
-    for one in sets:
-        apart = [other for other in joined if not other & one]
-        joined = [*apart, one.union(*(other for other in joined if other & one))]
-    return len(joined)
-
-
-def _overtaken(graph: WaitsFor, root: Root) -> bool:
-    """Whether ranks that stand at one collective were passed by another member: then it is no call that
-    held them."""
-    if root.kind is not RootKind.BEHIND or len(root.ranks) < 2:
-        return False
-    frontier, ranks = graph.frontier, list(root.ranks)
-    comm, seq = frontier.tail_comm[ranks, -1], frontier.tail_seq[ranks, -1]
-    if comm[0] < 0 or (comm != comm[0]).any():
-        return False
-    return bool((frontier.entry_last[frontier.entry_comm == comm[0]] > seq.max()).any())

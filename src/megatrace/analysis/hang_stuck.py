@@ -43,9 +43,13 @@ class Stuck:
             Evidence(proof),
             Evidence("nothing is pending there before it: its host went on, its queue did not"),
         )
-        exonerated = (f"not the host: {self.scene.name(ranks)} made the call",)
+        exonerated: tuple[str, ...] = (f"not the host: {self.scene.name(ranks)} made the call",)
+        others: tuple[Kind, ...] = ()
+        if self.scene.comm(instance) < 0 and not started:
+            # A coalesced exchange starts when its last message is posted, which the host may not have done.
+            others, exonerated = (Kind.MISSING_CALL, Kind.HANG_HOST), ()
         return Claim(
-            Kind.HANG_DEVICE, ranks, text, 0.97 if len(ranks) == 1 else 0.85, (), instance=instance,
+            Kind.HANG_DEVICE, ranks, text, 0.97 if len(ranks) == 1 else 0.85, others, instance=instance,
             evidence=evidence, exonerated=exonerated,
         )  # fmt: skip
 

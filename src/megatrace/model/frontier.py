@@ -194,12 +194,15 @@ _NOT_COLUMNS = frozenset({"members", "has_start", "has_end", "snapshot_at"})
 def _reach(events: Events) -> int:
     """Calls from the first one that has not ended to the last, of the rank with most of them.
 
-    A host that prefetches parameters of every layer runs ahead by hundreds of calls.
+    A host that prefetches parameters of every layer runs ahead by hundreds of calls. Without completions four
+    tails are kept: nothing tells how far hosts are ahead.
     """
-    if events.end is None or not len(events):
+    if not len(events):
         return TAIL
     ranks, bounds = events.offsets()
     most = max(MOST_CELLS // len(ranks), TAIL)
+    if events.end is None:
+        return min(4 * TAIL, most)
     part = np.arange(len(events)) >= np.repeat(bounds[1:] - most, np.diff(bounds))
     rows = np.flatnonzero(part & (events.end == UNSEEN))
     if not len(rows):
