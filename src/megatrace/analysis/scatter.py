@@ -103,7 +103,7 @@ def _without_loading(work: F8, typical: F8) -> F8:
     seen = work.copy()
     for stage in {0, work.shape[1] - 1}:
         seen[:, stage, :, :, 0] = np.minimum(work[:, stage, :, :, 0], typical[:, stage, :, :, 0])
-    return seen
+    return np.asarray(seen)
 
 
 def _evened(work: F8, schedule: Schedule) -> F8:

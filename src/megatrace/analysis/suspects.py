@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 from typing import TypeAlias
 
 import numpy as np
@@ -125,8 +126,8 @@ def _by_entry(costs: Costs) -> list[Suspect]:
     found: list[Suspect] = []
     for places in _bound_together(noticed):
         index = tuple(np.asarray(places).T)
-        together = noticed[(slice(None), *index)].all(axis=1)
-        lost = np.where(together, late[(slice(None), *index)].min(axis=1), 0.0)
+        together = _at(noticed, index).all(axis=1)
+        lost = np.where(together, _at(late, index).min(axis=1), 0.0)
         found.append(_sync_suspect(places, lost))
         for s, d, m in places:
             late[together, s, d, m] = 0.0
@@ -170,15 +171,15 @@ def _by_sync(costs: Costs) -> list[Suspect]:
         return []
     found: list[Suspect] = []
     groups = _bound_together(noticed)
-    alone = noticed.any(axis=0)
+    alone = np.asarray(noticed.any(axis=0))
     for places in groups:
         index = tuple(np.asarray(places).T)
-        found.append(_sync_suspect(places, excess[(slice(None), *index)].min(axis=1)))
+        found.append(_sync_suspect(places, _at(excess, index).min(axis=1)))
         alone[index] = False
     if alone.any() and not groups:
         rest: Places = tuple((int(s), int(d), int(m)) for s, d, m in np.argwhere(alone))
         index = tuple(np.asarray(rest).T)
-        found.append(_sync_suspect(rest, excess[(slice(None), *index)].min(axis=1)))
+        found.append(_sync_suspect(rest, _at(excess, index).min(axis=1)))
     return found
 
 
@@ -195,3 +196,9 @@ def _by_collective(costs: Costs, ideal: F8) -> list[Suspect]:
         if lost.max() >= LOOKS * costs.usual:
             found.append(Suspect(Cause.COLLECTIVE, s, d, None, None, lost))
     return found
+
+
+def _at(table: NDArray[Any], index: tuple[NDArray[np.int64], ...]) -> NDArray[Any]:
+    """[K, places]: [K, S, D, M] at the places whose stages, replicas and members these are."""
+    everywhere = (slice(None), *index)
+    return np.asarray(table[everywhere])

@@ -233,11 +233,10 @@ class _Mapper:
         if run.before >= len(self.string.op) and known_all and run.after >= 0:
             # What follows the last task (gradients of layer norms) uses the same channel.
             calls = calls[:own]
-        if run.after < 0:
+        if run.after < 0 and known_all:
             # Calls of the previous iteration's end stand before the first task: only the last ones are its
             # own.
-            if known_all:
-                calls = calls[len(calls) - own :]
+            calls = calls[len(calls) - own :]
         if len(run.tasks) == 1:
             return [calls]
         known = sum(size for size in sizes if size is not None)
