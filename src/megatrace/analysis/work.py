@@ -206,7 +206,10 @@ class _Measure:
         first, last = self._placed(self.phases.begin), self._placed(self.phases.last)
         received = self._at(self.finish, recv)
         last_end = self._at(self.finish, last)
-        end = np.where(send >= 0, self._at(self.start, send), last_end)
+        # Of two tasks in a row only the last is followed by Sends: the first one's leaves when both are done.
+        closes = self._placed(self.phases.end)
+        sends = (send >= 0) & (self.resolved.role[np.maximum(closes, 0)] == Role.PIPELINE)
+        end = np.where(sends, self._at(self.start, send), last_end)
         end = np.where(np.isnan(end), self._at(self.start, self._placed(self.phases.end)), end)
         begin = np.fmax(received, self._free_again(end, first))
         # The first task of an iteration without a Recv follows whatever stands before it.
@@ -246,9 +249,18 @@ class _Measure:
         recv = self._placed(self.phases.recv)
         asked = self._at(self.start if completed else self.enqueue, recv)
         sent = self._sent(self.start if completed else self.enqueue)
-        arrived = self._at(self.finish, recv) if completed else begin
+        # On the host an input's arrival shows only where the task that needs it is the next to run.
+        arrived = self._at(self.finish, recv) if completed else np.where(self._next_to_run(), begin, np.nan)
         # Where the sender was not seen the transfer is unknown: the waiting may have been for it.
         return np.asarray(np.maximum(arrived - asked, 0.0)), np.asarray(arrived - np.maximum(asked, sent))
+
+    def _next_to_run(self) -> NDArray[np.bool_]:
+        """[K, S, D, M, T]: tasks with no calls of another task between their Recv and their first call."""
+        recv, first = self._placed(self.phases.recv), self._placed(self.phases.begin)
+        inner = np.isin(self.resolved.role, (Role.TENSOR, Role.CONTEXT, Role.EXPERT))
+        before = np.concatenate([[0], np.cumsum(inner)])
+        calls = before[np.maximum(first, 0)] - before[np.maximum(recv, 0)]
+        return np.asarray((recv >= 0) & (first >= 0) & (calls == 0), dtype=np.bool_)
 
     def entry(self, completed: bool) -> F8:
         """[K, S, D, M]: lateness to the calls before the first task, against the stage's other ranks."""
