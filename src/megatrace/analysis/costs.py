@@ -151,7 +151,7 @@ def _stagger(table: WorkTable, usable: NDArray[np.bool_]) -> F8:
     if table.own is None:
         return np.zeros(table.group[usable].shape)
     span = np.fmin.reduce(table.end[usable] - table.begin[usable], axis=3)
-    return np.nan_to_num(np.maximum(span - table.group[usable], 0.0), nan=0.0)
+    return np.asarray(np.nan_to_num(np.maximum(span - table.group[usable], 0.0), nan=0.0))
 
 
 def _syncs(table: WorkTable, usable: NDArray[np.bool_]) -> tuple[F8, F8]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,5 +199,5 @@ def _by_collective(costs: Costs, ideal: F8) -> list[Suspect]:
 
 def _at(table: NDArray[Any], index: tuple[NDArray[np.int64], ...]) -> NDArray[Any]:
     """[K, places]: [K, S, D, M] at the places whose stages, replicas and members these are."""
-    everywhere = (slice(None), *index)
-    return np.asarray(table[everywhere])
+    stages, replicas, members = index
+    return np.asarray(table[:, stages, replicas, members])
