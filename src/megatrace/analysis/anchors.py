@@ -31,6 +31,10 @@ REGULAR = 0.7
 SPANNING = 0.5
 # ... and if it occurs at least this often: once is not a loop.
 RECURRING = 2
+# Candidates this much rarer than the most frequent one that qualifies compete with it. A bookkeeping call may
+# also be made by a checkpoint every few iterations: a rarer one that is more regular is the better anchor.
+OFTEN = 0.9
+LIGHT_OFTEN = 0.75
 # Golden ratio and another odd 64-bit constant: they only have to spread the bits of small integers.
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 
@@ -158,7 +162,7 @@ def _best(
         rows = occurrences[occurrences >= begin]  # start-up is no iteration
         if len(rows) < RECURRING:
             continue
-        if best is not None and len(rows) < best[2] * 0.9:
+        if best is not None and len(rows) < best[2] * (OFTEN if best[0][1] else LIGHT_OFTEN):
             break  # rarer than what already qualified: a logging or evaluation call
         if light[-1] >= RECURRING and float(np.median(np.diff(light[rows]))) < 1:
             continue  # a part of an iteration: most of its segments have no bookkeeping at all

@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace.analysis.costs import usual_time
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable, Slices
 from megatrace.analysis.reductions import least_of_members, median
@@ -40,6 +41,12 @@ ONE_TASK = Schedule(ScheduleKind.ONE_F_ONE_B, 1, 1)
 
 # A lateness at the first heavy call is loading if later calls, and the rank's work, add at most this share.
 GROWS = 0.2
+# ... and, where only host times are known, if it is at least this share of what the iteration is longer.
+EXPLAINS = 0.5
+# Host pace from which a host is starved and not late.
+STARVED = 1.5
+# A host whose calls wait for the device for more than so many calls' time is not what limits the job.
+AHEAD = 2.0
 # A checkpoint is written every so many iterations: what all ranks spend in a lone one, from this share on.
 PAUSE = 0.05
 
@@ -112,26 +119,52 @@ def tabulate_flat_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
     table = tabulate_work(resolved, phases)
     events = resolved.trace.events
     first, most = host_lateness(resolved, phases, table.grid)
+    # A starved host is late as well, and at every call.
+    pace = median(table.pace, 4)
+    with np.errstate(invalid="ignore"):
+        first = np.where(pace >= STARVED * _common(pace), 0.0, np.fmax(first, 0.0))
+    iteration, _ = iteration_times(resolved, table.t0)
     if not resolved.trace.coverage.has(Observable.START, Observable.END) or events.end is None:
         group = table.group[..., 0]
         if table.grid.shape[2] == 1:
             # What all hosts spend more is somebody's device, and nobody knows whose.
             group = group - _common(group) + _typical(group)
         group = group - _lone_excess(group)
-        late = np.where(most <= (1 + GROWS) * first, np.fmax(first, 0.0), 0.0)
+        longer = (iteration - usual_time(iteration))[:, None, None, None]
+        loading = (most <= (1 + GROWS) * first) & ~(first < EXPLAINS * longer)
         group = np.stack([group, np.zeros_like(group)], axis=-1)
-        return _replaced(table, None, group, None, np.fmax(table.entry, late))
-    iteration, _ = iteration_times(resolved, table.t0)
+        return _replaced(table, None, group, None, np.fmax(table.entry, np.where(loading, first, 0.0)))
     own = iteration[:, None, None, None] - _waiting(resolved, phases, table.grid)
     pause = _lone_excess(own)
     own = own - pause
-    beyond = own - _common(own)
-    late = np.where(beyond <= (1 + GROWS) * first, np.minimum(np.fmax(first, 0.0), np.fmax(beyond, 0.0)), 0.0)
+    beyond = np.fmax(own - _common(own), 0.0)
+    late = np.where(beyond <= (1 + GROWS) * first, np.minimum(first, beyond), 0.0)
     entry = np.fmax(table.entry, late)
-    own = own - np.minimum(np.nan_to_num(entry), np.fmax(beyond, 0.0))
+    own = own - np.minimum(np.nan_to_num(entry), beyond)
     own = np.stack([own, np.where(np.isnan(own), np.nan, 0.0)], axis=-1)
-    table = replace(table, iteration=table.iteration - np.nan_to_num(pause.reshape(-1)))
+    table = replace(
+        table,
+        iteration=table.iteration - np.nan_to_num(pause.reshape(-1)),
+        pace=_pace_of_limiting_hosts(resolved, phases, table),
+    )
     return _replaced(table, own, np.fmax.reduce(own, axis=3), np.zeros_like(own), entry)
+
+
+def _pace_of_limiting_hosts(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> F8:
+    """``table.pace``, NaN where the host was ahead of its device: with a full launch queue it waits."""
+    events = resolved.trace.events
+    pace, ranks = np.array(table.pace), table.grid.reshape(-1)
+    if events.start is None:
+        return pace
+    for k, index, chosen in _usual_strings(phases, ranks):
+        heavy = np.flatnonzero(phases.slices.strings[index].inner)
+        at = phases.start_row[ranks[chosen], k][:, None] + heavy[None, :]
+        ahead = np.full(len(ranks), np.nan)
+        ahead[chosen] = np.median(events.start[at] - events.enqueue[at], axis=1) / 1e9
+        with np.errstate(invalid="ignore"):
+            busy = ahead.reshape(table.grid.shape)[..., None] > AHEAD * pace[k]
+        pace[k] = np.where(busy, np.nan, pace[k])
+    return pace
 
 
 def _common(values: F8) -> F8:
@@ -145,11 +178,10 @@ def _typical(values: F8) -> float:
 
 
 def _lone_excess(values: F8) -> F8:
-    """[K, 1…]: what the quickest place spends beyond the usual in iterations whose neighbours are usual, else
-    0."""
-    least = np.fmin.reduce(values.reshape(len(values), -1), axis=1)
-    usual = float(median(least, 0))
-    excess = np.nan_to_num(least - usual)
+    """[K, 1…]: what the median place spends beyond the usual where neighbours are usual, else 0."""
+    middle = _common(values).reshape(-1)
+    usual = float(median(middle, 0))
+    excess = np.nan_to_num(middle - usual)
     long = excess >= PAUSE * usual
     lone = long & ~np.append(long[1:], False) & ~np.append(False, long[:-1])
     return np.where(lone, excess, 0.0).reshape(-1, *[1] * (values.ndim - 1))

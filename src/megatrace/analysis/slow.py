@@ -57,14 +57,15 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     if costs is None or len(costs.iterations) < 2:
         return ()
     findings: list[Finding | None] = []
-    found, costs = host_findings(SlowContext(resolved, phases, table, costs))
-    findings += found
+    flat = phases.schedule is ONE_TASK
+    unsteady, costs = find_unsteady(resolved, phases, table, costs) if flat else ([], costs)
+    if not unsteady:
+        found, costs = host_findings(SlowContext(resolved, phases, table, costs))
+        findings += found
     costs = with_lone_groups(table, costs)
-    unsteady: list[Pattern] = []
-    if phases.schedule is ONE_TASK:
-        unsteady, costs = find_unsteady(resolved, phases, table, costs)
-    patterns, remaining = find_patterns(costs)
-    patterns = unsteady or patterns
+    # Hosts of a data-parallel job wait for everybody: what they spend together is not theirs.
+    together = not (flat and not table.by_rank and table.grid.shape[2] == 1)
+    patterns, remaining = find_patterns(costs) if together and not unsteady else (unsteady, costs)
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
@@ -161,7 +162,7 @@ def _echo(context: SlowContext, suspect: Suspect, larger: Suspect) -> bool:
     ends = {int(grid[suspect.stage, suspect.replica, member])}
     if suspect.feeder is not None:
         ends.add(int(grid[suspect.feeder, suspect.replica, member]))
-    return bool(ends & set(context.ranks_of(larger))) and np.sum(first & second) >= OVERLAP * np.sum(first)
+    return bool(ends & set(context.ranks_of(larger)) and np.sum(first & second) >= OVERLAP * np.sum(first))
 
 
 def _poisson_tail(count: int, mean: float) -> float:

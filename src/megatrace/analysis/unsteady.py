@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis.costs import Costs
-from megatrace.analysis.flat import host_lateness
+from megatrace.analysis.flat import EXPLAINS, host_lateness
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.patterns import Pattern
 from megatrace.analysis.phases import PhaseTable
@@ -32,6 +32,8 @@ SLOW = 0.5
 # Of two affected iterations in a row, a sick rank shares its places (intersection over union near 1); places
 # drawn by chance share one in five at most.
 SAME = 0.4
+# What a place spends more in all but this share of the iterations is no part of it.
+MOSTLY = 0.2
 
 
 def find_unsteady(
@@ -47,7 +49,9 @@ def find_unsteady(
     else:
         _, most = host_lateness(resolved, phases, table.grid)
         late = np.nan_to_num(most[costs.iterations]).reshape(k, -1)
-        lost = np.clip(costs.measured - costs.usual, 0.0, late.max(axis=1))
+        longer = costs.measured - costs.usual
+        # A checkpoint of all lengthens an iteration by more than anybody's lateness.
+        lost = np.where(late.max(axis=1) >= EXPLAINS * longer, np.clip(longer, 0.0, late.max(axis=1)), 0.0)
     hit = np.flatnonzero(lost >= COUNTS * costs.usual)
     if late.shape[1] < 3 or len(hit) < max(3, OFTEN * k) or _same_places(late[hit]) >= SAME:
         return [], costs
@@ -55,8 +59,8 @@ def find_unsteady(
     text = f"another rank is the slowest every step ({slowest} ranks in {len(hit)} iterations)"
     ratio = float(np.median(1 + lost[hit] / costs.usual))
     excess = np.maximum(costs.work - costs.normal, 0.0)
-    work = np.minimum(costs.work, costs.normal + np.median(excess, axis=0))
-    entry = np.minimum(costs.entry, np.maximum(np.median(costs.entry, axis=0), 0.0))
+    work = np.minimum(costs.work, costs.normal + np.quantile(excess, MOSTLY, axis=0))
+    entry = np.minimum(costs.entry, np.maximum(np.quantile(costs.entry, MOSTLY, axis=0), 0.0))
     pattern = Pattern(Kind.JITTER, None, lost, text, ratio)
     return [pattern], replace(costs, work=work, entry=entry)
 
