@@ -147,6 +147,8 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
     )
 
 
+BATCH = 4
+"""Most Sends and Recvs in one batch: to and from either neighbour."""
 STEP_CALLS = 4
 """Gaps between bookkeeping calls that show a pace; Megatron makes some 15 an iteration."""
 
@@ -219,19 +221,30 @@ class _Measure:
         return begin, end
 
     def _free_again(self, end: F8, first: NDArray[np.int64]) -> F8:
-        """When the task before was over, its Send included where the host waited for that.
+        """When the task before was over, and with it the exchange that the host waited for before this task.
 
-        Megatron's hosts wait for every Send: with a slow receiver the next task begins late through no fault
-        of this rank. Where the next task's first call started before, nobody waited.
+        Megatron's hosts wait for every batch of Sends and Recvs: with a slow peer the next task begins late
+        through no fault of this rank. Where its first call started before, nobody waited.
         """
         none = np.full_like(end[..., :1], np.nan)
         previous = np.concatenate([none, end[..., :-1]], axis=-1)
         sent = np.concatenate(
             [none, self._at(self.finish, self._placed(self.phases.send))[..., :-1]], axis=-1
         )
+        exchanged = np.fmax(sent, self._exchange_before(first))
         started = self._at(self.start, first)
-        waited = ~np.isnan(sent) & ~np.isnan(started) & (sent <= started)
-        return np.where(waited, np.fmax(previous, sent), previous)
+        waited = ~np.isnan(exchanged) & ~np.isnan(started) & (exchanged <= started)
+        return np.where(waited, np.fmax(previous, exchanged), previous)
+
+    def _exchange_before(self, first: NDArray[np.int64]) -> F8:
+        """When the last of the Sends and Recvs directly before a task's first call ended; NaN without any."""
+        ended = np.full(first.shape, np.nan)
+        before = first > 0
+        for back in range(1, BATCH + 1):
+            row = np.maximum(first - back, 0)
+            before &= (first >= back) & (self.resolved.role[row] == Role.PIPELINE)
+            ended = np.fmax(ended, np.where(before, self._at(self.finish, row), np.nan))
+        return ended
 
     def _sent(self, column: F8) -> F8:
         """[K, S, D, M, T]: the column's time at the Send that feeds each task, from the sender's row."""
