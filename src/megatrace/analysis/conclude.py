@@ -1,7 +1,8 @@
 """From findings to one verdict and one sentence.
 
-Precedence failed > hang > slow > undecidable > healthy. Where nothing serious was found, this decides whether enough was
-seen to say "healthy": iterations, a layout, whole iterations, and no stretch of long iterations left unexplained.
+Precedence failed > hang > slow > undecidable > healthy. Where nothing serious was found, this decides whether
+enough was seen to say "healthy": iterations, a layout, whole iterations, and no stretch of long iterations
+left unexplained.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis import summary
 from megatrace.analysis.costs import usual_time
+from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.hang import HangResult
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable
@@ -58,11 +60,15 @@ def conclude(seen: Seen, findings: Sequence[Finding], hang: HangResult) -> Concl
             return Conclusion(verdict, matching[0].summary, steps)
     if hang.undecidable:
         return Conclusion(Verdict.UNDECIDABLE, hang.reason, hang.next_steps)
-    return _blind(seen) or _long(seen, findings) or Conclusion(Verdict.HEALTHY, _healthy(seen))
+    unknown = _blind(seen) or _long(seen, findings) or _hidden(seen)
+    return unknown or Conclusion(Verdict.HEALTHY, _healthy(seen))
 
 
 _COMMANDS = {
-    Kind.SLOW_COMPUTE: ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC", "throttling and memory errors show here"),
+    Kind.SLOW_COMPUTE: (
+        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC",
+        "throttling and memory errors show here",
+    ),
     Kind.SLOW_HOST: ("top -b -n 1 | head -20; cat /proc/pressure/cpu", "other load on the node's processors"),
     Kind.SLOW_NETWORK: ("ibstat; rdma statistic show", "link speed, error and congestion counters"),
     Kind.SLOW_STORAGE: ("cat /proc/pressure/io; nfsiostat 1 3", "waiting for the file system"),
@@ -115,6 +121,26 @@ def _long(seen: Seen, findings: Sequence[Finding]) -> Conclusion | None:
         else "host times alone show no rank that was slower than the others: record start and end times"
     )
     return Conclusion(Verdict.UNDECIDABLE, f"{_stretch(slow)}, but cannot tell why: {why}")
+
+
+def _hidden(seen: Seen) -> Conclusion | None:
+    """Host times of a job without pipeline and tensor groups: every host waits for everybody's device."""
+    table, phases = seen.table, seen.phases
+    if (
+        table is None
+        or phases is None
+        or phases.schedule is not ONE_TASK
+        or table.by_rank
+        or table.grid.size < 2
+    ):
+        return None
+    if table.grid.shape[2] > 1:
+        return None
+    known = seen.times[~np.isnan(seen.times)]
+    pace = f", all {len(known)} iterations of about {usual_time(known):.2f} s" if len(known) else ""
+    text = f"no host was late{pace}, but cannot tell whether a device or a path is slow: every host of a "
+    text += "data-parallel job waits for all; record start and end times"
+    return Conclusion(Verdict.UNDECIDABLE, text)
 
 
 def _stretch(slow: Unexplained) -> str:

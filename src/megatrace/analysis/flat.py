@@ -157,10 +157,11 @@ def _pace_of_limiting_hosts(resolved: Resolved, phases: PhaseTable, table: WorkT
     if events.start is None:
         return pace
     for k, index, chosen in _usual_strings(phases, ranks):
-        heavy = np.flatnonzero(phases.slices.strings[index].inner)
-        at = phases.start_row[ranks[chosen], k][:, None] + heavy[None, :]
+        # Later ones also wait for the calls before them on their own stream.
+        first = np.flatnonzero(phases.slices.strings[index].inner)[:1]
+        at = phases.start_row[ranks[chosen], k] + first
         ahead = np.full(len(ranks), np.nan)
-        ahead[chosen] = np.median(events.start[at] - events.enqueue[at], axis=1) / 1e9
+        ahead[chosen] = (events.start[at] - events.enqueue[at]) / 1e9
         with np.errstate(invalid="ignore"):
             busy = ahead.reshape(table.grid.shape)[..., None] > AHEAD * pace[k]
         pace[k] = np.where(busy, np.nan, pace[k])

@@ -22,6 +22,7 @@ from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.lone import with_lone_groups
 from megatrace.analysis.patterns import Pattern, find_patterns
+from megatrace.analysis.pauses import find_pauses
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.slow_kinds import is_path, judge
 from megatrace.analysis.slow_nodes import host_findings
@@ -29,7 +30,7 @@ from megatrace.analysis.slow_scene import SlowContext
 from megatrace.analysis.suspects import COUNTS, Cause, Suspect, find_suspects
 from megatrace.analysis.unsteady import find_unsteady
 from megatrace.analysis.windows import Span, spans
-from megatrace.analysis.work import WorkTable
+from megatrace.analysis.work import WorkTable, iteration_times
 from megatrace.model.finding import (
     Evidence,
     Finding,
@@ -66,6 +67,7 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     # Hosts of a data-parallel job wait for everybody: what they spend together is not theirs.
     together = not (flat and not table.by_rank and table.grid.shape[2] == 1)
     patterns, remaining = find_patterns(costs) if together and not unsteady else (unsteady, costs)
+    patterns = [*patterns, *find_pauses(remaining, iteration_times(resolved, table.t0)[0])]
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))

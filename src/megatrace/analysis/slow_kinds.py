@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis import member, sentences
+from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.slow_scene import SlowContext
 from megatrace.analysis.suspects import Cause, Suspect
 from megatrace.model.finding import Evidence, Kind
@@ -35,6 +36,9 @@ def judge(
     """(kind, alternatives, culprits, ambiguous, confidence, evidence) of one fault."""
     ranks = tuple(sorted({rank for suspect in group for rank in context.ranks_of(suspect)}))
     evidence = [sentences.work_evidence(context.costs, lead, hit)]
+    if lead.cause is Cause.ENTRY and is_hidden(context):
+        # A full launch queue makes a host late for its device, too.
+        return Kind.SLOW_STORAGE, (Kind.SLOW_HOST, Kind.SLOW_COMPUTE), ranks, False, 0.6, evidence
     if lead.cause is Cause.ENTRY:
         return Kind.SLOW_STORAGE, (Kind.SLOW_HOST,), ranks, False, 0.85, evidence
     if len(group) > 1 and is_path(context, group[0], group[1]):
@@ -153,3 +157,9 @@ def is_path(context: SlowContext, a: Suspect, b: Suspect) -> bool:
     bare = not context.table.by_rank and bool(np.isnan(context.table.pace).all())
     neighbours = a.replica == b.replica and abs(a.stage - b.stage) == 1
     return bare and neighbours and a.cause is Cause.WORK and b.cause is Cause.WORK
+
+
+def is_hidden(context: SlowContext) -> bool:
+    """Whether only hosts are seen, of a job whose hosts run ahead of their devices all the time."""
+    table = context.table
+    return context.phases.schedule is ONE_TASK and not table.by_rank and table.grid.shape[2] == 1

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from megatrace.analysis import sentences, slow_scene
 from megatrace.analysis.costs import Costs
 from megatrace.analysis.hosts import normal_on_good_hosts, slow_hosts
+from megatrace.analysis.slow_kinds import is_hidden
 from megatrace.analysis.slow_scene import ALWAYS, SlowContext
 from megatrace.analysis.suspects import COUNTS
 from megatrace.analysis.windows import Span, spans
@@ -67,8 +68,11 @@ def _host_finding(
     text = (
         f"its host{'s' if len(ranks) > 1 else ''} needed {pace:.1f}× as long per call inside a block of calls"
     )
+    # One rank of a node alone: its device may keep the launch queue full.
+    lone = len(ranks) == 1 and is_hidden(context)
     finding = Finding(
         kind=Kind.SLOW_HOST,
+        kind_alternatives=(Kind.SLOW_COMPUTE,) if lone else (),
         severity=Severity.P1,
         status=span.status,
         summary="",

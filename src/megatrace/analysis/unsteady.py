@@ -20,7 +20,7 @@ from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.patterns import Pattern
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.suspects import COUNTS
-from megatrace.analysis.work import WorkTable
+from megatrace.analysis.work import WorkTable, iteration_times
 from megatrace.model.finding import Kind
 
 F8 = NDArray[np.float64]
@@ -45,7 +45,10 @@ def find_unsteady(
         total = costs.work.sum(axis=-1) + costs.entry
         typical = np.median(total.reshape(k, -1), axis=1)
         late = (total - typical[:, None, None, None]).reshape(k, -1)
-        lost = np.maximum(costs.measured - typical, 0.0)
+        # Ranks that save a checkpoint do not end together: nothing is to be read from such an iteration.
+        times, _ = iteration_times(resolved, table.t0)
+        paused = (times - table.iteration)[costs.iterations] > COUNTS * costs.usual
+        lost = np.where(paused, 0.0, np.maximum(costs.measured - typical, 0.0))
     else:
         _, most = host_lateness(resolved, phases, table.grid)
         late = np.nan_to_num(most[costs.iterations]).reshape(k, -1)
