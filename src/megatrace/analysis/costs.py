@@ -25,6 +25,9 @@ F8 = NDArray[np.float64]
 # iteration.
 NORMAL_BAND = 1.08
 QUICK_SHARE = 0.2
+# Where taking the excess out makes the usual iteration shorter by more than this, undisturbed ones were too rare
+# to be seen; below, the difference is that of two medians.
+RARE = 0.03
 # From this many places that do the same work on, their median is a yardstick; of two, the quicker one is.
 PEERS = 3
 
@@ -144,7 +147,8 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         usual=usual_time(measured),
     )
     explained = costs.makespan(work, comm, transfer) - costs.ideal()
-    return replace(costs, usual=min(costs.usual, usual_time(measured - np.maximum(explained, 0.0))))
+    without = usual_time(measured - np.maximum(explained, 0.0))
+    return replace(costs, usual=without) if without < (1 - RARE) * costs.usual else costs
 
 
 def _stagger(table: WorkTable, usable: NDArray[np.bool_]) -> F8:
