@@ -25,8 +25,8 @@ F8 = NDArray[np.float64]
 # iteration.
 NORMAL_BAND = 1.08
 QUICK_SHARE = 0.2
-# Where taking the excess out makes the usual iteration shorter by more than this, undisturbed ones were too rare
-# to be seen; below, the difference is that of two medians.
+# Where taking the excess out makes the usual iteration shorter by more than this, undisturbed ones were too
+# rare to be seen; below, the difference is that of two medians.
 RARE = 0.03
 # From this many places that do the same work on, their median is a yardstick; of two, the quicker one is.
 PEERS = 3
