@@ -126,15 +126,9 @@ def _long(seen: Seen, findings: Sequence[Finding]) -> Conclusion | None:
 def _hidden(seen: Seen) -> Conclusion | None:
     """Host times of a job without pipeline and tensor groups: every host waits for everybody's device."""
     table, phases = seen.table, seen.phases
-    if (
-        table is None
-        or phases is None
-        or phases.schedule is not ONE_TASK
-        or table.by_rank
-        or table.grid.size < 2
-    ):
+    if table is None or phases is None or phases.schedule is not ONE_TASK:
         return None
-    if table.grid.shape[2] > 1:
+    if table.by_rank or table.grid.size < 2 or table.grid.shape[2] > 1:
         return None
     known = seen.times[~np.isnan(seen.times)]
     pace = f", all {len(known)} iterations of about {usual_time(known):.2f} s" if len(known) else ""

@@ -151,7 +151,7 @@ def tabulate_flat_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
 
 
 def _pace_of_limiting_hosts(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> F8:
-    """``table.pace``, NaN where the host was ahead of its device: with a full launch queue it waits."""
+    """``table.pace``, no more than usual where a host was ahead of its device: a full queue stops it."""
     events = resolved.trace.events
     pace, ranks = np.array(table.pace), table.grid.reshape(-1)
     if events.start is None:
@@ -164,7 +164,8 @@ def _pace_of_limiting_hosts(resolved: Resolved, phases: PhaseTable, table: WorkT
         ahead[chosen] = (events.start[at] - events.enqueue[at]) / 1e9
         with np.errstate(invalid="ignore"):
             busy = ahead.reshape(table.grid.shape)[..., None] > AHEAD * pace[k]
-        pace[k] = np.where(busy, np.nan, pace[k])
+        usual = median(pace[k].reshape(1, -1), 1)
+        pace[k] = np.where(busy, np.fmin(pace[k], usual), pace[k])
     return pace
 
 
