@@ -189,7 +189,7 @@ def _miss(finding: Finding, fault: FaultTruth, answer: Answer, diagnosis: Diagno
     if not kinds & set(answer.kinds):
         return f"kind {'/'.join(sorted(k.value for k in kinds))}, not {answer.kinds[0].value}"
     ranks = culprits_of(finding, diagnosis)
-    if set(ranks) not in (set(fault.ranks), set(answer.ranks)):
+    if set(ranks) not in (set(fault.ranks), set(answer.ranks), *map(set, answer.also)):
         return f"culprits {_listed(ranks)}, not {_listed(answer.ranks)}"
     if fault.positive and fault.slowdown is not None:
         overlap = _overlap(finding.window, fault, diagnosis)
@@ -213,7 +213,8 @@ def _harmless(finding: Finding, fault: FaultTruth, view: str) -> bool:
 def _explains(fault: FaultTruth, finding: Finding, view: str) -> bool:
     """Whether a finding's culprits are some of a fault's, or neither names anybody and the kind is right."""
     named = set(finding.culprits.ranks)
-    allowed = {*fault.ranks, *fault.answers[view].ranks}
+    answer = fault.answers[view]
+    allowed = {*fault.ranks, *answer.ranks, *(rank for ranks in answer.also for rank in ranks)}
     if not named:
         return bool(_kinds(finding) & {fault.kind, *fault.answers[view].kinds}) or (
             not allowed and finding.where.stage == fault.stage

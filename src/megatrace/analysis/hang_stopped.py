@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from megatrace.analysis.hang_call import NextCall, missing_call
 from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_node import dead_node
@@ -172,6 +174,7 @@ class Stopped:
     def behind(self, roots: list[Root]) -> Claim:
         """Without completion times: the only ranks that their peers are ahead of."""
         ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
+        ranks = self._half_posted(ranks) or ranks
         seen = Evidence("nothing completed can be seen in this log")
         only = (
             f"{self.scene.name(ranks)} is the only one that its peers are ahead of"
@@ -190,6 +193,20 @@ class Stopped:
             others = tuple(dict.fromkeys((Kind.HANG_DEVICE, Kind.HANG_HOST, Kind.MISSING_CALL)))
             others = tuple(item for item in others if item is not kind)[:2]
         return Claim(kind, ranks, text, 0.95, others, call=call, evidence=tuple(evidence))
+
+    def _half_posted(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of several ranks whose last exchange lacks a message that a peer's has: it progresses on
+        nobody's side until it is whole."""
+        graph, found = self.scene.graph, []
+        for rank in ranks if len(ranks) > 1 else ():
+            call = missing_call(graph, rank, self.scene.layout)
+            if call is None or not call.role_peer or not call.op.is_p2p:
+                continue
+            peer, number = call.seen_at
+            row = np.flatnonzero((graph.calls.rank == peer) & (graph.calls.call == number))
+            if (graph.calls.step[row] < number).any():
+                found.append(rank)
+        return tuple(found)
 
     def _inseparable(self, ranks: tuple[int, ...], evidence: tuple[Evidence, ...]) -> Claim:
         members = tuple(int(self.scene.frontier.ranks[rank]) for rank in ranks)

@@ -12,6 +12,7 @@ import numpy as np
 
 from megatrace.errors import ConfigError
 from megatrace.model.trace import Trace
+from megatrace.simulator.blurred import blurred
 from megatrace.simulator.cluster import F8, Cluster
 from megatrace.simulator.effects import generator
 from megatrace.simulator.engine import Engine
@@ -72,7 +73,7 @@ def simulate(scenario: Scenario) -> Simulation:
     trace = captured(trace, scenario)
     hits = run.strikes.hits
     truth = describe(scenario, run.recorder.cluster, run.ends, run.work, run.struck_at, hits, deaths)
-    return Simulation(scenario, trace, truth)
+    return Simulation(scenario, trace, blurred(truth, scenario, trace))
 
 
 def iteration_times(scenario: Scenario) -> F8:

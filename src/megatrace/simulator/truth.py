@@ -35,12 +35,14 @@ class Answer:
     """What is right to say from one kind of source.
 
     ``kinds``: any of them is right. ``ranks``: the smallest set of ranks that can be separated, empty where
-    nobody is to be named. ``undecidable``: saying that it cannot be told is right too.
+    nobody is to be named. ``undecidable``: saying that it cannot be told is right too. ``also``: other sets
+    of ranks that this source cannot tell from ``ranks``.
     """
 
     kinds: tuple[Kind, ...]
     ranks: tuple[int, ...]
     undecidable: bool = False
+    also: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def _fault_json(fault: FaultTruth) -> dict[str, Any]:
                 "kinds": [kind.value for kind in answer.kinds],
                 "ranks": list(answer.ranks),
                 "undecidable": answer.undecidable,
+                "also": [list(ranks) for ranks in answer.also],
             }
             for source, answer in fault.answers.items()
         },
