@@ -7,6 +7,7 @@ hand. Pages are made from registrations, so a new plug-in needs no edit here.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -28,7 +29,12 @@ from tools.measured import accuracy_page, speed_page
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+PACKAGE = ROOT / "src" / "megatrace"
 RESULTS = ROOT / "benchmarks" / "results"
+MODULES = """\
+What each module says of itself first; the rest (why it is so, what it does not do) stands at the top of the
+file. How they belong together: [ARCHITECTURE.md](../../ARCHITECTURE.md).
+"""
 HEAD = "<!-- Made from the code by `make docs`; do not edit. -->\n"
 
 
@@ -82,6 +88,26 @@ def catalogue_page(registry: Registry[Any]) -> str:
     return f"{HEAD}\n# {title}\n\n| name | what it is |\n|---|---|\n{rows}\n"
 
 
+def modules_page() -> str:
+    """Every module with the first paragraph of its docstring, by package."""
+    parts = [HEAD, "# Modules\n", MODULES]
+    for folder in sorted({path.parent for path in PACKAGE.rglob("*.py")}):
+        rows = [
+            f"| `{path.stem}` | {said} |"
+            for path in sorted(folder.glob("*.py"))
+            if path.stem != "__init__" and (said := _first_paragraph(path))
+        ]
+        name = ".".join(("megatrace", *folder.relative_to(PACKAGE).parts))
+        about = _first_paragraph(folder / "__init__.py")
+        parts.append(f"## {name}\n\n{about}\n\n| module | what it is |\n|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _first_paragraph(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
+
+
 def pages() -> dict[str, str]:
     """File name under docs/reference → text."""
     made = {"commands.md": commands_page(), "exit-codes.md": exit_codes_page()}
@@ -90,6 +116,7 @@ def pages() -> dict[str, str]:
     made["scenario.md"] = f"{HEAD}\n{scenarios.reference_page()}"
     made["accuracy.md"] = f"{HEAD}\n{accuracy_page(RESULTS)}"
     made["speed.md"] = f"{HEAD}\n{speed_page(RESULTS)}"
+    made["modules.md"] = modules_page()
     made["job-yaml.md"] = f"{HEAD}\n{reference_page()}"
     made["diagnosis.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     return made
