@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace.analysis.exchanges import all_posted
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.reductions import (
@@ -262,6 +263,11 @@ class _Measure:
         recv = self._placed(self.phases.recv)
         asked = self._at(self.start if completed else self.enqueue, recv)
         sent = self._sent(self.start if completed else self.enqueue)
+        if self.phases.schedule.vpp > 1 and not completed:
+            send = self._at(self.enqueue, self._placed(self.phases.send))
+            sent = np.where(
+                np.isnan(sent), sent, np.fmax(sent, all_posted(self.phases.schedule, send, asked))
+            )
         # On the host an input's arrival shows only where the task that needs it is the next to run.
         arrived = self._at(self.finish, recv) if completed else np.where(self._next_to_run(), begin, np.nan)
         # Where the sender was not seen the transfer is unknown: the waiting may have been for it.
