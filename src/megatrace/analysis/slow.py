@@ -34,6 +34,7 @@ from megatrace.analysis.work import WorkTable, iteration_times
 from megatrace.model.finding import (
     Evidence,
     Finding,
+    Kind,
     Severity,
     Status,
     Where,
@@ -71,7 +72,8 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
-    suspects = _unexplained(context, _repeated(find_suspects(remaining), remaining, places))
+    once = all(pattern.kind is not Kind.JITTER for pattern in patterns)
+    suspects = _unexplained(context, _repeated(find_suspects(remaining), remaining, places, once))
     for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
     worth = 0.5 * COUNTS * costs.usual
@@ -87,9 +89,11 @@ WINDOW = 0.8
 """Share of affected iterations that makes a stretch one window."""
 
 
-def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Suspect]:
-    """Suspects affected more often than chance: Poisson with the mean of the other places, over all
-    places."""
+def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int, once: bool) -> list[Suspect]:
+    """Suspects affected more often than chance: Poisson with the mean of the other places, over all places.
+
+    ``once``: a single iteration may accuse, because the job has no jitter.
+    """
     kept: list[Suspect] = []
     for suspect in suspects:
         if suspect.lost.max() < COUNTS * costs.usual:
@@ -108,7 +112,7 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int) -> list[Su
         others = sum(rivals) / max(places - 1, 1)
         if count == 1:
             elsewhere = any(other is not suspect and (other.lost >= size).any() for other in suspects)
-            if suspect.lost.max() >= ONCE * costs.usual and not elsewhere:
+            if once and suspect.lost.max() >= ONCE * costs.usual and not elsewhere:
                 kept.append(suspect)
             continue
         if others == 0 or places * _poisson_tail(count, others) < LUCK or _is_window(mine, others, len(mine)):

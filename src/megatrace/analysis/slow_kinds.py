@@ -117,6 +117,8 @@ def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple
     for src, dst in paths:
         peers.setdefault(src, set()).add(dst)
         peers.setdefault(dst, set()).add(src)
+    # A collective of both ends is no second peer: it goes over the same path.
+    held -= {rank for rank, others in peers.items() if rank in held and others & held}
     shared = [
         rank
         for rank, others in peers.items()
