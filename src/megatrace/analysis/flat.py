@@ -107,11 +107,18 @@ def _heavy_calls(string: CallString) -> tuple[bytes, bytes]:
 def _map(string: CallString) -> TaskMap:
     none = np.full(2, -1, np.int32)
     begin, end, last = none.copy(), none.copy(), none.copy()
-    inner = np.flatnonzero(string.inner)
+    inner = _computing(string)
     if len(inner):
         # The anchor comes when the slowest has come; the last call before it when this group has.
         begin[0], last[0], end[0] = inner[0], inner[-1], inner[-1]
     return TaskMap(ONE_TASK.tasks(0), begin, end, none.copy(), none.copy(), last)
+
+
+def _computing(string: CallString) -> NDArray[np.intp]:
+    """Positions of the heavy calls from the first forward on, without parameters gathered before it."""
+    heavy = np.flatnonzero(string.inner)
+    tensor = np.flatnonzero(string.role[heavy] == Role.TENSOR)
+    return heavy[tensor[0] :] if len(tensor) else heavy
 
 
 def tabulate_flat_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
@@ -158,7 +165,9 @@ def _pace_of_limiting_hosts(resolved: Resolved, phases: PhaseTable, table: WorkT
         return pace
     for k, index, chosen in _usual_strings(phases, ranks):
         # Later ones also wait for the calls before them on their own stream.
-        first = np.flatnonzero(phases.slices.strings[index].inner)[:1]
+        first = _computing(phases.slices.strings[index])[:1]
+        if not len(first):
+            continue
         at = phases.start_row[ranks[chosen], k] + first
         ahead = np.full(len(ranks), np.nan)
         ahead[chosen] = (events.start[at] - events.enqueue[at]) / 1e9
@@ -198,7 +207,7 @@ def host_lateness(resolved: Resolved, phases: PhaseTable, grid: NDArray[np.int32
     iterations, ranks = phases.string_of.shape[1], grid.reshape(-1)
     first, most = (np.full((iterations, *grid.shape), np.nan) for _ in range(2))
     for k, index, chosen in _usual_strings(phases, ranks):
-        heavy = np.flatnonzero(phases.slices.strings[index].inner)
+        heavy = _computing(phases.slices.strings[index])
         if not len(heavy):
             continue
         called = enqueue[phases.start_row[ranks[chosen], k][:, None] + np.arange(heavy[-1] + 1)[None, :]]
