@@ -118,9 +118,10 @@ def _size_of_groups(at: NDArray[np.int64], loose: NDArray[np.float64], stage_siz
         inside, between = float(np.median(loose[~across])), float(np.median(loose[across]))
         if between < LOOSER * max(inside, 1.0):
             continue
-        # A wrong size puts joints among the boundaries or boundaries among the joints.
-        threshold = (max(inside, 1.0) * between) ** 0.5
-        wrong = float(np.mean((loose > threshold) != across))
+        # A wrong size puts joints among the boundaries or boundaries among the joints. Replicas that keep
+        # step for a short while are looser than members all the same, if not by as much as the others.
+        thresholds = ((max(inside, 1.0) * between) ** 0.5, LOOSER * max(inside, 1.0))
+        wrong = min(float(np.mean((loose > threshold) != across)) for threshold in thresholds)
         if wrong <= MISPLACED and (best is None or wrong < best[0]):
             best = (wrong, size)
     return None if best is None else best[1]

@@ -25,7 +25,7 @@ from megatrace.analysis.hang_stall import Stall, Standing, judge, silence_needed
 from megatrace.analysis.hang_tied import not_tied
 from megatrace.analysis.hang_words import Words
 from megatrace.analysis.waits_for import WaitsFor, waits_for
-from megatrace.model.events import Events
+from megatrace.model.events import NO_PEER, Events, Op
 from megatrace.model.finding import Finding, NextStep, Where
 from megatrace.model.frontier import Frontier
 from megatrace.model.layout import ParallelLayout
@@ -121,6 +121,8 @@ def find_hangs(
         return lone
     if all(root.kind is RootKind.UNRECORDED for root in first):
         return _unrecorded(first[0], stall) if stands else _not_standing(graph, first, stall, hints)
+    if layout is None and _partners_unknown(graph, first):
+        return _not_told(graph, first, stall) if stands else _not_standing(graph, first, stall, hints)
     reporter = Reporter(Scene(graph, words, layout, place_of), where, past, stall, hints.dead)
     if not stands and not reporter.proven(first):
         return _not_standing(graph, first, stall, hints)
@@ -226,6 +228,27 @@ def _not_standing(graph: WaitsFor, roots: list[Root], stall: Stall, hints: Hints
         f"{say_ranks(ranks)} may have stopped, but {stall.reason}: a hang and a cut recording look alike here"
     )
     return HangResult(reason=text, undecidable=True, suspects=ranks[:16], next_steps=_LOOK_AGAIN)
+
+
+def _partners_unknown(graph: WaitsFor, roots: list[Root]) -> bool:
+    """Whether the ends stand at messages of which the log does not say with whom: the partner may hold them
+    up."""
+    frontier = graph.frontier
+    ranks = [rank for root in roots for rank in root.ranks if root.kind is RootKind.BEHIND]
+    op, peer = frontier.tail_op[ranks, -1], frontier.tail_peer[ranks, -1]
+    return bool((((op == Op.SEND) | (op == Op.RECV)) & (peer == NO_PEER)).any())
+
+
+def _not_told(graph: WaitsFor, roots: list[Root], stall: Stall) -> HangResult:
+    ranks = tuple(sorted(int(graph.frontier.ranks[i]) for root in roots for i in root.ranks))
+    text = (
+        f"the job stands ({stall.reason}), and {say_ranks(ranks)} stopped first, at messages of which the "
+        "log does not say with whom: the culprit may be the partner"
+    )
+    step = NextStep(
+        "megatrace diagnose PATH… --config job.yaml", "with the parallel layout, partners are known"
+    )
+    return HangResult(reason=text, undecidable=True, suspects=ranks[:16], next_steps=(step,))
 
 
 _UNKNOWN = RootKind.UNRECORDED
