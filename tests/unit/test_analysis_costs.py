@@ -165,6 +165,18 @@ def test_iterations_of_which_little_was_seen_are_left_out() -> None:
     assert tabulate_costs(replace(table, group=np.full_like(group, np.nan)), PLAIN) is None
 
 
+def test_a_place_that_was_never_seen_whole_has_no_excess() -> None:
+    """As where the log of a tensor peer is missing: its tasks are not told apart, so nothing is its normal."""
+    table = table_of(steady_work(PLAIN, 10))
+    group = table.group.copy()
+    group[:, 3, :, 1::2] = np.nan
+    group[6, 3, :, 0] *= 3
+    costs = tabulate_costs(replace(table, group=group), PLAIN)
+    assert costs is not None
+    assert costs.excess[:, 3].max() == 0.0
+    assert costs.work[6, 3].max() > 2 * costs.work[5, 3].max()  # the graph still knows how long it took
+
+
 def test_clocks_that_make_a_transfer_negative_do_not_make_time() -> None:
     table = table_of(steady_work(PLAIN, 10))
     transfer = np.full(table.transfer.shape, -0.003)

@@ -173,8 +173,10 @@ def _syncs(table: WorkTable, usable: NDArray[np.bool_]) -> tuple[F8, F8]:
 
 
 def _known(values: F8, normal: F8) -> tuple[F8, F8]:
-    """(values, normal) without NaN: what was not seen counts as normal, what was never seen as nothing."""
-    normal = np.nan_to_num(np.broadcast_to(normal, values.shape), nan=0.0)
+    """(values, normal) without NaN: what was not seen counts as normal, what has no normal (a place that was
+    never seen whole) as its own, and what was never seen as nothing."""
+    normal = np.broadcast_to(normal, values.shape)
+    normal = np.nan_to_num(np.where(np.isnan(normal), values, normal), nan=0.0)
     return np.where(np.isnan(values), normal, values), normal
 
 
