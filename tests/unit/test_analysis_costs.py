@@ -166,7 +166,7 @@ def test_iterations_of_which_little_was_seen_are_left_out() -> None:
 
 
 def test_a_place_that_was_never_seen_whole_has_no_excess() -> None:
-    """As where the log of a tensor peer is missing: its tasks are not told apart, so nothing is its normal."""
+    """As where a tensor peer's log is missing: tasks are not told apart, so nothing is their normal."""
     table = table_of(steady_work(PLAIN, 10))
     group = table.group.copy()
     group[:, 3, :, 1::2] = np.nan
