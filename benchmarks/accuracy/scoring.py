@@ -256,11 +256,17 @@ def _ratio(a: float, b: float, c: float, d: float) -> float:
 
 
 def _where_right(finding: Finding, fault: FaultTruth) -> bool:
-    """Whether iteration, stage, micro-batch and phase agree; a part that is not known is not wrong."""
-    where = finding.where
+    """Whether iteration, stage, micro-batch and phase agree; a part that is not known is not wrong.
+
+    The simulator's iterations end with the optimizer step, those of a diagnosis with the gradient
+    synchronisation: calls in between belong to the next one there, with no phase of it.
+    """
+    where, first = finding.where, fault.first_iteration
+    if where.phase is Phase.OTHER and fault.phase in (Phase.SYNC, None) and where.iteration is not None:
+        where = replace(where, phase=fault.phase, iteration=where.iteration - (where.iteration != first))
     phases = (where.phase, fault.phase)
     pairs: list[tuple[object, object]] = [
-        (where.iteration, fault.first_iteration),
+        (where.iteration, first),
         (where.stage, fault.stage),
         phases,
     ]

@@ -15,6 +15,7 @@ from megatrace.analysis.waits_for import Hold, WaitsFor
 from megatrace.model.events import Op
 from megatrace.model.finding import Where
 from megatrace.model.layout import ParallelLayout
+from megatrace.model.schedule import Phase
 from megatrace.model.trace import RankPlace
 from megatrace.units import say_ranks
 
@@ -131,10 +132,17 @@ _WHY = {
 
 
 def place_in_job(where: Where) -> str:
-    """ ": stage 2, forward of micro-batch 2, iteration 6", or nothing."""
+    """ ": stage 2, forward of micro-batch 2, iteration 6", ": stage 2, after iteration 5", or nothing.
+
+    What follows the last gradient synchronisation is counted to the next iteration; to a reader it is the end
+    of the one before.
+    """
     parts = []
     if where.stage is not None:
         parts.append(f"stage {where.stage}")
+    if where.phase is Phase.OTHER and where.iteration:
+        parts.append(f"after iteration {where.iteration - 1}")
+        return ": " + ", ".join(parts)
     if where.phase is not None:
         of = f" of micro-batch {where.micro_batch}" if where.micro_batch is not None else ""
         parts.append(f"{where.phase.value}{of}")

@@ -98,6 +98,8 @@ class Locator:
             self._tasks[string] = position_tasks(calls, task_map)
         task = int(self._tasks[string][position])
         op = Op(int(calls.op[position])).name
+        if len(task_map.tasks) == 1:  # an iteration as a whole: its calls tell no phases apart
+            return Where(stage=stage, iteration=number, op=op)
         if task < 0:
             first_task = int(np.flatnonzero(self._tasks[string] >= 0)[0])
             phase = Phase.OTHER if position < first_task else Phase.SYNC
