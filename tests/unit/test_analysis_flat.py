@@ -1,0 +1,85 @@
+"""Jobs without a pipeline: what is waiting, which iterations count, who is slow when; coalesced exchanges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from analysis_cases import costs_of
+
+from megatrace.analysis import flat
+from megatrace.analysis.costs import Costs
+from megatrace.analysis.exchanges import all_posted
+from megatrace.analysis.flat import ONE_TASK
+from megatrace.analysis.pauses import find_pauses
+from megatrace.analysis.unsteady import _same_places
+from megatrace.model.finding import Kind
+from megatrace.model.job import ScheduleKind
+from megatrace.model.schedule import Phase, Schedule, Task
+
+
+def test_overlapping_waits_count_once() -> None:
+    start = np.array([[0.0, 1.0, 5.0], [3.0, 0.0, np.nan]])
+    wait = np.array([[2.0, 3.0, 1.0], [1.0, 1.0, 9.0]])
+    assert flat._union(start, wait).tolist() == [5.0, 2.0]
+
+
+def test_only_a_lone_long_iteration_is_a_checkpoint() -> None:
+    own = np.ones((12, 1, 4, 1))
+    own[3] = 3.0
+    own[7:9] = 2.0
+    excess = flat._lone_excess(own).reshape(-1)
+    assert excess[3] == pytest.approx(2.0)
+    assert np.flatnonzero(excess).tolist() == [3]
+
+
+def test_a_sick_rank_is_slow_again_and_pauses_change_places() -> None:
+    random = np.random.default_rng(3)
+    sick, pauses = np.zeros((20, 16)), np.zeros((20, 16))
+    sick[:, 5] = 1.0
+    pauses[np.arange(20), random.integers(0, 16, 20)] = 1.0
+    assert _same_places(sick) == 1.0
+    assert _same_places(pauses) < 0.2
+
+
+def flat_costs(iterations: int, ranks: int) -> Costs:
+    work = np.zeros((iterations, 1, ranks, 1, 2))
+    work[..., 0] = 1.0
+    return costs_of(ONE_TASK, work)
+
+
+def test_a_pause_of_seconds_is_nobodys_and_storages() -> None:
+    costs = flat_costs(12, 4)
+    times = np.ones(12)
+    times[[3, 8]] = 6.0
+    (pattern,) = find_pauses(costs, times)
+    assert pattern.kind is Kind.SLOW_STORAGE
+    assert np.flatnonzero(pattern.lost).tolist() == [3, 8]
+    assert pattern.lost[3] == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("seconds", [1.5, 3.5])
+def test_what_a_checkpoint_costs_is_no_finding(seconds: float) -> None:
+    times = np.ones(12)
+    times[[3, 8]] = seconds
+    assert not find_pauses(flat_costs(12, 4), times)
+
+
+def test_a_late_rank_explains_a_pause() -> None:
+    costs = flat_costs(12, 4)
+    times = np.ones(12)
+    times[[3, 8]] = 6.0
+    costs.entry[[3, 8], 0, 2, 0] = 4.5
+    assert not find_pauses(costs, times)
+
+
+def test_a_transfer_waits_for_everybody_in_its_batch() -> None:
+    schedule = Schedule(ScheduleKind.INTERLEAVED, 4, 8, 2)
+    tasks = {task: i for i, task in enumerate(schedule.tasks(1))}
+    shape = (1, 4, 1, 1, len(tasks))
+    send, recv = np.zeros(shape), np.zeros(shape)
+    # Stage 1 sends its first forward to stage 2 in the exchange in which it asks for its second.
+    later = list(schedule.tasks(2)).index(Task(Phase.FORWARD, 0, 0))
+    recv[0, 2, 0, 0, later] = 7.0
+    posted = all_posted(schedule, send, recv)
+    assert posted[0, 1, 0, 0, tasks[Task(Phase.FORWARD, 1, 0)]] == 7.0
+    assert posted[0, 1, 0, 0, tasks[Task(Phase.FORWARD, 2, 0)]] == 0.0
