@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.events import NO_COMM, Events, Op
+from megatrace.model.events import NO_COMM, NO_SEQ, Events, Op
 
 OPS = len(Op)
 
@@ -97,7 +97,7 @@ def _with_counts(
     if events.count is not None:
         np.maximum.at(max_count, of_event, events.count)
     steps, ones = np.zeros(c, np.int64), np.zeros(c, np.int64)
-    highest = np.zeros(c, np.int64)
+    highest = np.full(c, NO_SEQ, np.int64)
     np.maximum.at(highest, of_event, events.seq)
     order = np.argsort(of_event, kind="stable")
     same = of_event[order][1:] == of_event[order][:-1]

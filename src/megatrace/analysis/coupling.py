@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from megatrace.analysis.channels import Channels
 from megatrace.analysis.iterations import Iterations
 from megatrace.analysis.roles import Role
-from megatrace.model.events import Events, Op
+from megatrace.model.events import NO_SEQ, Events, Op
 
 # A boundary between two tensor groups must be this much looser than the joints inside them. Replicas drift by
 # milliseconds, members by the host's jitter of tens of microseconds.
@@ -143,13 +143,24 @@ def _looseness(
         other = rows_of.get(rank + 1)
         if other is None or (rank + 1) % stage_size == 0:
             continue
-        _, mine, theirs = np.intersect1d(events.seq[rows], events.seq[other], return_indices=True)
+        mine, theirs = _same_calls(events, rows, other)
         if len(mine) < 16:
             continue
         distance = (events.enqueue[rows[mine]] - events.enqueue[other[theirs]]).astype(np.float64)
         pieces = np.array_split(distance, max(1, min(PIECES, len(distance) // 16)))
         result[rank] = (_spread(distance), min(_spread(piece) for piece in pieces))
     return result
+
+
+def _same_calls(
+    events: Events, rows: NDArray[np.intp], other: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices into both of the calls with one number; without numbers, counted from the end."""
+    if bool(np.any(events.seq[rows] == NO_SEQ)) or bool(np.any(events.seq[other] == NO_SEQ)):
+        both = min(len(rows), len(other))
+        return np.arange(len(rows) - both, len(rows)), np.arange(len(other) - both, len(other))
+    _, mine, theirs = np.intersect1d(events.seq[rows], events.seq[other], return_indices=True)
+    return mine, theirs
 
 
 def _spread(distance: NDArray[np.float64]) -> float:
