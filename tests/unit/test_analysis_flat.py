@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from analysis_cases import costs_of
 
 from megatrace.analysis import flat
 from megatrace.analysis.costs import Costs
@@ -15,6 +14,7 @@ from megatrace.analysis.unsteady import _same_places
 from megatrace.model.finding import Kind
 from megatrace.model.job import ScheduleKind
 from megatrace.model.schedule import Phase, Schedule, Task
+from tests.unit.analysis_cases import costs_of
 
 
 def test_overlapping_waits_count_once() -> None:
