@@ -118,6 +118,8 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         return None
     seen = table.own if table.own is not None else table.group[:, :, :, None, :]
     work, normal = _known(seen[usable], normal_work(seen[usable]))
+    if table.own is None:
+        work = _shared_out(work, normal, schedule)
     if table.comm is not None:
         cheapest = np.fmin.reduce(table.comm[usable], axis=3)  # the last member to come waits for nobody
         comm, normal_comm = _known(cheapest, quick_level(cheapest))
@@ -156,6 +158,35 @@ def _stagger(table: WorkTable, usable: NDArray[np.bool_]) -> F8:
         return np.zeros(table.group[usable].shape)
     span = np.fmin.reduce(table.end[usable] - table.begin[usable], axis=3)
     return np.asarray(np.nan_to_num(np.maximum(span - table.group[usable], 0.0), nan=0.0))
+
+
+def _shared_out(work: F8, normal: F8, schedule: Schedule) -> F8:
+    """Like ``work``: tasks that follow each other without a Send between share their time as they usually do.
+
+    On the host only the whole of them shows: where the device lags, the calls of the second are made while
+    the first still runs.
+    """
+    shared = work.copy()
+    for stage in range(work.shape[1]):
+        for run in _runs(schedule, stage):
+            total = work[:, stage][..., run].sum(axis=-1, keepdims=True)
+            usual = normal[:, stage][..., run]
+            part = usual / np.maximum(usual.sum(axis=-1, keepdims=True), 1e-9)
+            shared[:, stage][..., run] = total * part
+    return shared
+
+
+def _runs(schedule: Schedule, stage: int) -> list[list[int]]:
+    """Indices of tasks that a stage runs without a Send or Recv between, two or more each."""
+    runs: list[list[int]] = [[]]
+    task = 0
+    for step in schedule.program(stage):
+        if step.action.is_compute:
+            runs[-1].append(task)
+            task += 1
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if len(run) > 1]
 
 
 def _syncs(table: WorkTable, usable: NDArray[np.bool_]) -> tuple[F8, F8]:

@@ -70,7 +70,8 @@ def resolve(trace: Trace) -> Resolved:
     gap_rows, gaps = find_gaps(events, channels)
     iterations = number_iterations(events, channels, anchors, gap_rows)
     members = _known_members(trace, channels)
-    sizes = np.asarray([0 if m is None else len(m) for m in members], np.int64)
+    # A communicator of which one rank was seen may have others whose logs are missing.
+    sizes = np.asarray([0 if m is None or len(m) == 1 else len(m) for m in members], np.int64)
     role = channel_roles(events, channels, anchors, sizes)
     seen = events.ranks()
     world = _world(trace.job, seen, members)
