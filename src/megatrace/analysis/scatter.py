@@ -28,6 +28,8 @@ SPREAD = 0.06
 EXPLAINED = 0.5
 # A place with more than this share of all irregular seconds is a culprit of its own.
 CONCENTRATED = 0.4
+# A task is clearly longer from this factor on; kernels alone spread by a few percent, on every place.
+CLEARLY = 1.25
 # Seconds below which a task does no work: nothing can be relative to it.
 NOTHING_S = 1e-6
 # Iterations that the irregularity must lengthen: pauses hit some, jitter hits all.
@@ -60,7 +62,7 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     hit = lost >= COUNTS * costs.usual
     if hit.mean() < OFTEN or hit.sum() < 2:
         return None, costs
-    if _concentrated(seen - typical):
+    if _concentrated(seen[hit], typical[hit]):
         return None, costs
     uneven = _common_share(ratio, schedule)
     spread = float(ratio.std())
@@ -137,9 +139,9 @@ def _typical(work: F8, schedule: Schedule) -> F8:
     return typical
 
 
-def _concentrated(irregular: F8) -> bool:
-    """Whether one place holds most of the irregular seconds."""
-    excess = np.maximum(irregular, 0.0)
+def _concentrated(work: F8, typical: F8) -> bool:
+    """Whether one place holds most of the seconds of tasks that are clearly longer than typical."""
+    excess = np.where(work >= CLEARLY * typical, work - typical, 0.0)
     total = excess.sum(axis=(0, 4))
     return bool(total.size > 2 and total.max() > CONCENTRATED * total.sum())
 
