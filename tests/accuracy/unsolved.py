@@ -8,21 +8,6 @@ from __future__ import annotations
 
 BY_REASON: dict[str, tuple[str, ...]] = {
     "a late loader is not seen, or not told from a slow path": ("data_loader_stall:tp2-pp4-dp2:900013 text",),
-    ("hang in a text log whose calls all end at the same place: called healthy where it cannot be told"): (
-        "stuck_kernel_before:tp2-pp2-dp8:900030 text",
-        "stuck_kernel_before:tp2-pp2-dp8:900030 text-hash",
-        "stuck_inside:tp2-pp2-dp4-ep2:900033 text-hash",
-        "skipped_collective:tp1-pp4-dp4:900038 text",
-        "skipped_collective:tp1-pp4-dp4:900038 text-hash",
-    ),
-    ("hang: nobody said that the job stands, but the silence recorded is longer than every pause before"): (
-        "stuck_inside:tp2-pp2-dp4-ep2:900033 ring",
-        "stuck_inside:tp2-pp2-dp4-ep2:900033 text",
-    ),
-    "hang: the wrong ranks or kind": (
-        "stuck_inside:cp2-gather:900032 text-hash",
-        "comm_deadlock:grad-overlap:900044 text",
-    ),
     "interleaved pipelines: work and waits are not attributed to the right chunk": (
         "slow_gpu:interleaved:900001 ring",
         "slow_gpu:interleaved:900001 text",
@@ -53,13 +38,6 @@ BY_REASON: dict[str, tuple[str, ...]] = {
         "healthy_both:zero3-16:900069 text",
         "healthy_both:zero3-16:900069 text-hash",
     ),
-    "ranks that died soon after the strike are named beside the one that struck first": (
-        "late_deaths:tp4-pp4-dp16:900052 text",
-        "late_deaths:tp4-pp4-dp16:900052 text-hash",
-        "late_deaths:tp1-pp4-dp4:900053 ring",
-        "late_deaths:tp1-pp4-dp4:900053 text",
-        "late_deaths:tp1-pp4-dp4:900053 text-hash",
-    ),
     (
         "slow hosts: one rank of the node is left out, or nothing is said, where experts share the "
         "tensor group"
@@ -77,18 +55,12 @@ BY_REASON: dict[str, tuple[str, ...]] = {
         "slow_nic:tp1-pp2-dp16:900011 text",
         "slow_nic:tp1-pp2-dp16:900011 text-hash",
     ),
-    ("slowness before a hang: tensor members are not told apart from few iterations of a text log"): (
-        "slow_then_hang:grad-overlap:900026 text",
-        "slow_then_hang:plain-optimizer:900027 text",
-        "slow_then_hang:plain-optimizer:900027 text-hash",
-    ),
     (
         "text logs without communicators: the all-gathers of a context group, or overlapped "
         "gradients, are taken for a mismatch"
     ): (
         "slow_host:cp2-gather:900006 text",
         "stage_imbalance:cp2-gather:900017 text",
-        "stuck_inside:cp2-gather:900032 text",
     ),
     "text logs: members of context and expert groups are not told apart": (
         "slow_gpu:tp2-pp2-dp4-ep2:900000 text",
