@@ -48,10 +48,12 @@ def find_patterns(costs: Costs) -> tuple[list[Pattern], Costs]:
     scatter, costs = find_scatter(costs)
     if scatter is not None:
         found.append(Pattern(scatter.kind, None, scatter.lost, scatter.detail, 1 + scatter.spread))
-    for look in (_grown_stages, _long_stages, _everywhere):
-        if scatter is not None and look is not _long_stages:
-            continue  # uneven micro-batches also move whole iterations, on one replica or on all
+    # Uneven micro-batches also move whole iterations, on one replica or on all; jitter slows everybody.
+    looks = {None: (_grown_stages, _long_stages, _everywhere), Kind.JITTER: (_long_stages, _everywhere)}
+    for look in looks.get(scatter.kind if scatter is not None else None, (_long_stages,)):
         patterns, costs = look(costs)
+        if scatter is not None and look is _everywhere:
+            continue  # said already
         known = {pattern.stage for pattern in found} - {None}
         # A stage that grew early is also long in most iterations: once is enough.
         found += [pattern for pattern in patterns if pattern.stage not in known]

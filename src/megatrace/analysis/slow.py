@@ -72,8 +72,12 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
-    once = all(pattern.kind is not Kind.JITTER for pattern in patterns)
-    suspects = _unexplained(context, _repeated(find_suspects(remaining), remaining, places, once))
+    jittery = np.zeros(len(costs.iterations), np.bool_)
+    for pattern in patterns:
+        if pattern.kind is Kind.JITTER:
+            jittery |= pattern.lost > 0.0
+    once = not jittery.any()
+    suspects = _unexplained(context, _repeated(find_suspects(remaining), remaining, places, once), jittery)
     for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
     worth = 0.5 * COUNTS * costs.usual
@@ -132,7 +136,7 @@ def _is_window(affected: NDArray[np.bool_], others: float, iterations: int) -> b
     return len(where) >= WINDOW * length and rate <= 0.5 and rate ** len(where) < LUCK
 
 
-def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]:
+def _unexplained(context: SlowContext, suspects: list[Suspect], jittery: NDArray[np.bool_]) -> list[Suspect]:
     """Without late entries that follow from something else.
 
     The optimizer step of a rank whose own work is slow is slow too, and who waits for a slow gradient
@@ -141,7 +145,7 @@ def _unexplained(context: SlowContext, suspects: list[Suspect]) -> list[Suspect]
     """
     usual = context.costs.usual
     sick = {rank for s in suspects if s.cause is Cause.WORK for rank in context.ranks_of(s)}
-    held = np.zeros(len(context.costs.iterations), np.bool_)
+    held = jittery.copy()  # with everybody scattered, somebody is always late
     for suspect in suspects:
         if suspect.cause is Cause.SYNC:
             held |= suspect.affected(usual)
