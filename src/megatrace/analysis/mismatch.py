@@ -76,8 +76,8 @@ def find_mismatches(graph: WaitsFor, agreed: Agreed = _agreed) -> tuple[Mismatch
     were inferred wrongly, and nothing is said of it.
     """
     calls, frontier = graph.calls, graph.frontier
-    rows = np.flatnonzero((calls.instance >= 0) & (calls.group < graph.pairs.base) & (calls.state < ENDED))
-    rows = rows[np.argsort(calls.instance[rows], kind="stable")]
+    rows = calls.order
+    rows = rows[(calls.group[rows] < graph.pairs.base) & (calls.state[rows] < ENDED)]
     if not len(rows):
         return ()
     op = frontier.tail_op[calls.rank[rows], calls.column[rows]]
