@@ -23,6 +23,8 @@ F8 = NDArray[np.float64]
 # A fault counts where it costs 5 % of the iteration (the scoring rule); half of it opens an inspection.
 COUNTS = 0.05
 LOOKS = 0.025
+# Lateness below this share of what an iteration is longer for all is the spread of a common pause.
+UNEVEN = 0.2
 # Counterfactuals per trace. More places than that are not single culprits but a pattern of the whole job.
 MOST = 64
 
@@ -120,7 +122,9 @@ def _by_entry(costs: Costs) -> list[Suspect]:
     A whole data group late together, or both ends of a pipeline, were held by a collective of their own:
     that is the network's business.
     """
-    late = np.array(costs.entry)
+    # Ranks that all save a checkpoint differ a little in how long they take.
+    longer = (costs.measured - costs.usual)[:, None, None, None]
+    late = np.where(costs.entry >= UNEVEN * longer, costs.entry, 0.0)
     noticed = late >= LOOKS * costs.usual
     found: list[Suspect] = []
     for places in _bound_together(noticed):
