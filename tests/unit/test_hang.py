@@ -363,3 +363,24 @@ def test_a_torn_tail_is_the_end_of_a_log() -> None:
 def test_nothing_recorded() -> None:
     result = find_hangs(Story(()).frontier(), None)
     assert result.reason == "no calls were recorded, so nothing can be said about a hang"
+
+
+def test_calls_that_never_fitted_belong_to_two_communicators() -> None:
+    story = Story(((0, 1, 2, 3),))
+    for k in range(12):  # one group of all ranks was inferred, but stages call different sizes
+        story.call((0, 1), 0, 10.0 * k, count=4096)
+        story.call((2, 3), 0, 10.0 * k, count=8192)
+    frontier = story.frontier(completions=False, until=LONG, tail=4)
+    told = find_hangs(frontier, LAYOUT, history=story.events(completions=False))
+    assert told.findings == ()
+    assert find_hangs(frontier, LAYOUT).findings[0].kind is Kind.MISMATCH  # nothing known of the past
+
+
+def test_calls_that_fitted_until_now_are_a_mismatch() -> None:
+    story = Story(((0, 1, 2, 3),))
+    for k in range(12):
+        story.call((0, 1, 2, 3), 0, 10.0 * k)
+    story.call((0, 1, 2), 0, 120.0, done=False)
+    story.call(3, 0, 120.0, count=8192, done=False)
+    finding = only(judge(story, completions=False))
+    assert (finding.kind, finding.culprits.ranks) == (Kind.MISMATCH, (3,))
