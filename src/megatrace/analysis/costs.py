@@ -173,7 +173,7 @@ def _shared_out(work: F8, normal: F8, schedule: Schedule) -> F8:
             usual = normal[:, stage][..., run]
             part = usual / np.maximum(usual.sum(axis=-1, keepdims=True), 1e-9)
             shared[:, stage][..., run] = total * part
-    return shared
+    return np.asarray(shared)
 
 
 def _runs(schedule: Schedule, stage: int) -> list[list[int]]:
