@@ -6,6 +6,7 @@ Small simulated jobs, because what matters is what hosts and devices do once som
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,18 @@ def test_a_job_that_ended(source: str) -> None:
     assert normally(trace) is True
     assert diagnose(trace).verdict is Verdict.HEALTHY
     assert normally(seen(source, pattern="ddp", tp=1, pp=1, dp=8)) is True
+
+
+def test_a_job_that_ended_with_an_evaluation() -> None:
+    job: dict[str, Any] = {"iterations": 12, "evaluate_every": 4, "evaluate_iterations": 1}
+    whole = seen("text", **job)
+    assert normally(whole) is not False
+    assert diagnose(whole).verdict is Verdict.HEALTHY
+    rows = whole.events.rank >= 0
+    for rank in whole.events.ranks():  # twenty calls before the end of the evaluation
+        part = whole.events.rows_of(int(rank))
+        rows[part.stop - 20 : part.stop] = False
+    assert normally(replace(whole, events=whole.events.take(rows))) is False
 
 
 def test_a_few_torn_last_lines_are_no_other_end() -> None:

@@ -58,23 +58,45 @@ def ended_normally(resolved: Resolved, early: tuple[int, ...]) -> bool | None:
     if it is None:
         return None
     begun = np.cumsum(_begins(resolved))
-    lacking, told = [], 0
+    lacking: list[int] = []
     for rank in it.ranks[~np.isin(it.ranks, early)]:
         anchors = it.row[slice(*np.searchsorted(it.rank, [rank, rank + 1]))]
         stop = events.rows_of(int(rank)).stop
-        if begun[stop - 1] > begun[anchors[-1]]:
-            return False
         # The row of the first call of a forward after each anchor but the last.
         first = np.searchsorted(begun, begun[anchors[:-1]], "right")
         between = first - anchors[:-1] - 1
         between = between[(first < anchors[1:]) & (first < stop)]
-        if len(between):
-            told += 1
-            lacking.append(int(between.min()) - int(stop - 1 - anchors[-1]))
-    if not told:
+        after = int(stop - 1 - anchors[-1])
+        if begun[stop - 1] > begun[anchors[-1]]:
+            if not _interlude(np.diff(anchors), between, after):
+                return False
+        elif len(between):
+            lacking.append(int(between.min()) - after)
+    if not lacking:
         return None
     short = [number for number in lacking if number > 0]
-    return not short or (max(short) == 1 and 2 * len(short) <= told)
+    return not short or (max(short) == 1 and 2 * len(short) <= len(lacking))
+
+
+def _interlude(lengths: NDArray[np.int64], between: NDArray[np.int64], after: int) -> bool:
+    """Whether the calls after the last anchor are an evaluation from its beginning to its end: an iteration
+    (``lengths`` in calls) was once longer than another by as much.
+
+    ``between``: calls between an anchor and the next forward, more where logs were written.
+    """
+    if not len(between) or len(lengths) < 2:
+        return False
+    seen = np.unique(lengths)[-KINDS:]
+    longer = np.unique(seen[:, None] - seen)
+    longer = longer[longer > EVALUATION * int(np.median(lengths))]
+    extra = after - np.unique(between)
+    return bool((np.abs(longer[:, None] - extra) <= 1).any())
+
+
+KINDS = 64
+"""Lengths of iterations that are compared: plain ones, and those with logs, checkpoints and evaluations."""
+EVALUATION = 0.125
+"""Of an iteration's calls: an evaluation has all forwards of an iteration, a log or a checkpoint few calls."""
 
 
 def _begins(resolved: Resolved) -> NDArray[np.bool_]:
