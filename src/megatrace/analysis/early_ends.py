@@ -96,7 +96,7 @@ def _interlude(lengths: NDArray[np.int64], between: NDArray[np.int64], after: in
 KINDS = 64
 """Lengths of iterations that are compared: plain ones, and those with logs, checkpoints and evaluations."""
 EVALUATION = 0.125
-"""Of an iteration's calls: an evaluation has all forwards of an iteration, a log or a checkpoint few calls."""
+"""Of an iteration's calls: an evaluation has all forwards of an iteration, logs and checkpoints few calls."""
 
 
 def _begins(resolved: Resolved) -> NDArray[np.bool_]:
