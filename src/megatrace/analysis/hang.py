@@ -222,7 +222,7 @@ def _not_standing(graph: WaitsFor, roots: list[Root], stall: Stall, hints: Hints
     )
     if stall.standing is Standing.MOVES:
         return HangResult(reason=f"no hang: {stall.reason}")
-    if hints.until is None and hints.ended_normally:
+    if hints.until is None and hints.ended_normally and not graph.frontier.has_end:
         return HangResult(reason="no hang: the calls of all ranks end after an iteration, as a job does")
     text = (
         f"{say_ranks(ranks)} may have stopped, but {stall.reason}: a hang and a cut recording look alike here"

@@ -22,6 +22,7 @@ from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.hang_tied import overtaken, since_message, unconnected
 from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import Op
+from megatrace.model.frontier import Frontier
 from megatrace.model.trace import RankPlace
 
 SLACK = 1.5
@@ -107,6 +108,8 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
     held them up."""
     inside = set(here)
     frontier = graph.frontier
+    if any(_peers_unknown(frontier, rank) for rank in here):
+        return 0  # whoever holds them up is not known
     open_calls = np.where(graph.waiting, frontier.calls - graph.step, 0)
 
     def short(rank: int) -> bool:
@@ -130,6 +133,13 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
     if frontier.has_end and len(cut) < 2 and apart < 2:
         return 0
     return len(cut) + apart
+
+
+def _peers_unknown(frontier: Frontier, rank: int) -> bool:
+    """Whether a rank (index) stands at a collective of which a log without completions names no member but
+    the rank itself."""
+    comm = int(frontier.tail_comm[rank, -1])
+    return not frontier.has_end and comm >= 0 and len(frontier.members.of_comm(comm)) == 1
 
 
 BESIDE = 4
