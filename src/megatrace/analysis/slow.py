@@ -153,7 +153,7 @@ def _unexplained(context: SlowContext, suspects: list[Suspect], jittery: NDArray
     for suspect in suspects:
         mine = suspect.affected(usual)
         if suspect.cause is Cause.ENTRY and (
-            sick & set(context.ranks_of(suspect)) or np.mean(held[mine]) >= OVERLAP
+            sick & set(context.ranks_of(suspect)) or np.sum(held & mine) >= OVERLAP * max(int(mine.sum()), 1)
         ):
             continue
         if not any(_echo(context, suspect, larger) for larger in kept):
