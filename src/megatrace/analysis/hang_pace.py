@@ -54,11 +54,13 @@ class Pace:
 @dataclass(frozen=True, slots=True)
 class Deviation:
     """A call that differs from what followed the same calls before: number of the call, what always came
-    there."""
+    there, and on which communicator with which number (−1 where that is not known)."""
 
     call: int
     expected: Op
     made: Op
+    comm: int
+    seq: int
 
 
 class History:
@@ -114,9 +116,19 @@ class History:
             found = np.flatnonzero(context[:before] == context[before]) + size
             following = np.unique(key[found])
             if len(found) >= least and len(following) == 1 and following[0] != key[call]:
-                ops = self._events.op[rows]
-                return Deviation(call, Op(int(ops[found[0]])), Op(int(ops[call])))
+                return self._deviation(rows, call, int(found[0]))
         return None
+
+    def _deviation(self, rows: slice, call: int, usual: int) -> Deviation:
+        """The ``call``-th call of a rank, where the ``usual``-th shows what should have come."""
+        op, comm = self._events.op[rows], -1
+        seq = -1
+        if self._events.comm is not None:
+            of_rank = self._events.comm[rows]
+            comm = int(of_rank[usual])
+            before = np.flatnonzero(of_rank[:call] == comm)
+            seq = int(self._events.seq[rows][before[-1]]) + 1 if comm >= 0 and len(before) else -1
+        return Deviation(call, Op(int(op[usual])), Op(int(op[call])), comm, seq)
 
     def longest_pause(self, start: int) -> int | None:
         """ns: the longest time between two calls of a rank, both after ``start`` ns; None where there are
@@ -147,17 +159,22 @@ class History:
         return bool(fits.all())
 
     def _keys(self, rows: slice) -> U8:
-        """What each call of a rank is, as one number; not which number it has."""
+        """What each call of a rank is, as one number; not which number it has.
+
+        All-to-all has another size every time.
+        """
         events = self._events
         key = events.op[rows].astype(np.uint64)
-        parts: list[NDArray[np.generic] | None] = [events.comm, events.count]
-        if events.comm is None:
-            parts[0] = events.stream
+        parts: list[NDArray[np.generic]] = []
+        where = events.stream if events.comm is None else events.comm
+        if where is not None:
+            parts.append(where[rows])
+        if events.count is not None:
+            parts.append(np.where(events.op[rows] == Op.ALL_TO_ALL, 0, events.count[rows]))
         if events.peer is not None:
-            parts.append(np.where(events.peer == NO_PEER, -1, events.peer))
+            parts.append(np.where(events.peer[rows] == NO_PEER, -1, events.peer[rows]))
         for column in parts:
-            if column is not None:
-                key = (key * _PRIME) ^ column[rows].astype(np.int64).astype(np.uint64)
+            key = (key * _PRIME) ^ column.astype(np.int64).astype(np.uint64)
         return np.asarray((key * _PRIME) ^ (key >> np.uint64(31)), dtype=np.uint64)
 
     def _like_the_end(self, rank: int) -> I8:

@@ -13,7 +13,7 @@ from megatrace.analysis.hang_node import dead_node
 from megatrace.analysis.hang_pace import CONSTANT, CONTEXTS, ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.mismatch import blame
-from megatrace.model.events import Op
+from megatrace.model.events import NO_COMM, Op
 from megatrace.model.finding import Evidence, Kind, Link
 
 
@@ -57,6 +57,11 @@ class Stopped:
             return None  # nobody misses a call of it: an evaluation or a checkpoint looks like that as well
         cycle = any(root.kind is RootKind.CYCLE for root in roots)
         call = missing_call(self.scene.graph, rank, self.scene.layout)
+        if deviation.seq >= 0 and not deviation.expected.is_p2p:
+            alone = len(self.scene.frontier.members.of_comm(deviation.comm)) == 1
+            comm, seen = NO_COMM if alone else deviation.comm, (rank, deviation.call)
+            op, seq = deviation.expected, deviation.seq
+            call = NextCall(op, comm, seq, None, seen, role_peer=False, went_on=True)
         name = self.scene.words.rank(rank)
         what = self.scene.words.call(call) if call is not None else deviation.expected.name
         evidence = [
@@ -174,7 +179,7 @@ class Stopped:
     def behind(self, roots: list[Root]) -> Claim:
         """Without completion times: the only ranks that their peers are ahead of."""
         ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
-        ranks = self._half_posted(ranks) or ranks
+        ranks = self._short(ranks) or ranks
         seen = Evidence("nothing completed can be seen in this log")
         only = (
             f"{self.scene.name(ranks)} is the only one that its peers are ahead of"
@@ -194,17 +199,17 @@ class Stopped:
             others = tuple(item for item in others if item is not kind)[:2]
         return Claim(kind, ranks, text, 0.95, others, call=call, evidence=tuple(evidence))
 
-    def _half_posted(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of several ranks whose last exchange lacks a message that a peer's has: it progresses on
-        nobody's side until it is whole."""
+    def _short(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of several ranks that left a call out and went on, or whose last exchange lacks a message
+        that a peer made: it progresses on nobody's side until it is whole."""
         graph, found = self.scene.graph, []
         for rank in ranks if len(ranks) > 1 else ():
             call = missing_call(graph, rank, self.scene.layout)
-            if call is None or not call.role_peer or not call.op.is_p2p:
+            if call is None or not call.role_peer:
                 continue
             peer, number = call.seen_at
             row = np.flatnonzero((graph.calls.rank == peer) & (graph.calls.call == number))
-            if (graph.calls.step[row] < number).any():
+            if call.went_on or (call.op.is_p2p and (graph.calls.step[row] < number).any()):
                 found.append(rank)
         return tuple(found)
 

@@ -189,12 +189,13 @@ class Stuck:
             key=lambda instance: (len(absent[instance]), int(sizes[max(self.scene.comm(instance), 0)])),
         )
         evidence = [Evidence("the circle: " + circle(self.scene, roots))]
-        few, many = order[0], order[-1]
+        few = next((instance for instance in order if absent[instance]), order[0])
+        many = next(instance for instance in reversed(order) if instance != few or len(order) == 1)
         told = (len(absent[few]), sizes[max(self.scene.comm(few), 0)]) < (
-            len(absent[many]),
+            len(absent[many]) or sizes[max(self.scene.comm(many), 0)] // 2,
             sizes[max(self.scene.comm(many), 0)],
         )
-        if told and min(self.scene.comm(few), self.scene.comm(many)) >= 0:
+        if told and absent[few] and min(self.scene.comm(few), self.scene.comm(many)) >= 0:
             ranks = absent[few]
             text = (
                 f"deadlock: {self.scene.name(ranks)} entered {self.scene.words.instance(many)} before "
