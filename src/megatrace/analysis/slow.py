@@ -77,7 +77,9 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
         if pattern.kind is Kind.JITTER:
             jittery |= pattern.lost > 0.0
     once = not jittery.any()
-    suspects = _unexplained(context, _repeated(find_suspects(remaining), remaining, places, once), jittery)
+    starved = [finding for finding in findings if finding is not None and finding.kind is Kind.SLOW_HOST]
+    suspects = [s for s in find_suspects(remaining) if not any(_of_starved(context, s, f) for f in starved)]
+    suspects = _unexplained(context, _repeated(suspects, remaining, places, once), jittery)
     for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
     worth = 0.5 * COUNTS * costs.usual
@@ -161,6 +163,28 @@ def _unexplained(context: SlowContext, suspects: list[Suspect], jittery: NDArray
     return kept
 
 
+def _of_starved(context: SlowContext, suspect: Suspect, host: Finding) -> bool:
+    """Whether a transfer or a late entry is that of a starved host, which is late to everything it does."""
+    window = host.window
+    if suspect.cause not in (Cause.TRANSFER, Cause.ENTRY) or window is None or window.first_iteration is None:
+        return False
+    if not _ends(context, suspect) & set(host.culprits.ranks):
+        return False
+    last = context.costs.iterations[-1] if window.last_iteration is None else window.last_iteration
+    inside = (context.costs.iterations >= window.first_iteration) & (context.costs.iterations <= last + 1)
+    mine = suspect.affected(context.costs.usual)
+    return bool(np.sum(mine & inside) >= OVERLAP * np.sum(mine))
+
+
+def _ends(context: SlowContext, suspect: Suspect) -> set[int]:
+    """The rank of a suspect with a member, and the one that feeds it."""
+    grid, member = context.table.grid, suspect.member or 0
+    ends = {int(grid[suspect.stage, suspect.replica, member])}
+    if suspect.feeder is not None:
+        ends.add(int(grid[suspect.feeder, suspect.replica, member]))
+    return ends
+
+
 def _echo(context: SlowContext, suspect: Suspect, larger: Suspect) -> bool:
     """Whether a transfer is only the echo of a slow rank at one of its ends, late to take part in it."""
     if suspect.cause is not Cause.TRANSFER or larger.cause is not Cause.WORK:
@@ -168,11 +192,8 @@ def _echo(context: SlowContext, suspect: Suspect, larger: Suspect) -> bool:
     if larger.lost.sum() < ECHO * suspect.lost.sum():
         return False
     first, second = suspect.affected(context.costs.usual), larger.affected(context.costs.usual)
-    grid, member = context.table.grid, suspect.member or 0
-    ends = {int(grid[suspect.stage, suspect.replica, member])}
-    if suspect.feeder is not None:
-        ends.add(int(grid[suspect.feeder, suspect.replica, member]))
-    return bool(ends & set(context.ranks_of(larger)) and np.sum(first & second) >= OVERLAP * np.sum(first))
+    shared = _ends(context, suspect) & set(context.ranks_of(larger))
+    return bool(shared and np.sum(first & second) >= OVERLAP * np.sum(first))
 
 
 def _poisson_tail(count: int, mean: float) -> float:
