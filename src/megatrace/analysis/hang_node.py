@@ -49,7 +49,7 @@ def dead_node(
     for node in sorted(node for node in nodes if node is not None):
         here = tuple(i for i, rank in enumerate(ranks.tolist()) if place_of(rank).node == node)
         across = [root for root in first if not set(root.ranks) <= set(here)]
-        if any(root.kind is not RootKind.CALL for root in across):
+        if any(root.kind is not RootKind.CALL and not _message(graph, root) for root in across):
             continue  # only a message in flight reaches beyond the node that died
         if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, here, roots, past) > 1:
             return node, here
@@ -93,6 +93,12 @@ def _pause(graph: WaitsFor, rank: int, past: History) -> int:
     return int(graph.frontier.longest_gap[rank]) if pace is None else pace.gap
 
 
+def _message(graph: WaitsFor, root: Root) -> bool:
+    """Whether two ranks stand at a message between them: either of them may hold it up."""
+    last = graph.frontier.tail_op[list(root.ranks), -1]
+    return len(root.ranks) == 2 and bool(((last == Op.SEND) | (last == Op.RECV)).all())
+
+
 def _cut_at_once(graph: WaitsFor, here: tuple[int, ...], past: History) -> bool:
     """Whether no rank made its last call after another one should have made its next."""
     frontier = graph.frontier
@@ -121,7 +127,7 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
     apart, standing, alone = 0, [], set[int]()
     for root in roots:
         mine = set(root.ranks) & inside
-        if not mine or mine & cut or root.kind in (RootKind.CALL, RootKind.GROUP):
+        if not mine or mine & cut or root.kind in (RootKind.CALL, RootKind.GROUP) or _message(graph, root):
             continue
         met = {comm for rank in mine for comm in since_message(frontier, rank)}
         if len(mine) > 1 and root.kind is not RootKind.DEATH and not overtaken(graph, root):

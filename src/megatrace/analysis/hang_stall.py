@@ -150,6 +150,9 @@ def _by_overdue(graph: WaitsFor, roots: Sequence[Root], end: int, usual: _Usual,
     silence = int(end - frontier.last_call[list(first[0].ranks)].max())
     others = len(set(ratio) - set(first[0].ranks))
     late = leader >= LONG_OVERDUE and others <= FEW * len(frontier)
+    # Longer than anybody ever paused: others may have died since, or be on the last of their way.
+    beyond = usual.pause is not None and silence > usual.pause + usual.margin
+    late |= beyond and others <= MANY * len(frontier)
     if silence >= least and (late or all(value >= 1.0 for value in ratio.values())):
         return Stall(Standing.STANDS, end, silence, f"others went on for {_s(silence)} after it")
     # A call in flight holds all its members, on a moving job as on one that stands.

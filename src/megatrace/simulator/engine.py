@@ -179,7 +179,10 @@ class _StageRun:
         """What stops before the instruction is carried out."""
         state = self.state
         for strike, flat in self.strikes[index]:
-            self.engine.struck_at[strike.rank] = float(state.host.reshape(-1)[flat])
+            struck = state.host.reshape(-1)[flat]
+            if strike.stop in (Stop.KERNEL, Stop.INSIDE):  # the host is ahead of what stops
+                struck = max(struck, state.compute.reshape(-1)[flat])
+            self.engine.struck_at[strike.rank] = float(struck)
             if strike.stop is Stop.HOST:
                 state.host = _with(state.host, flat, NEVER)
             elif strike.stop is Stop.KERNEL:
