@@ -122,6 +122,8 @@ def _size_of_groups(at: NDArray[np.int64], loose: NDArray[np.float64], stage_siz
         # step for a short while are looser than members all the same, if not by as much as the others.
         thresholds = ((max(inside, 1.0) * between) ** 0.5, LOOSER * max(inside, 1.0))
         wrong = min(float(np.mean((loose > threshold) != across)) for threshold in thresholds)
+        if loose[across].min() > loose[~across].max():
+            wrong = 0.0
         if wrong <= MISPLACED and (best is None or wrong < best[0]):
             best = (wrong, size)
     return None if best is None else best[1]

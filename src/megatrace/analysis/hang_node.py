@@ -19,7 +19,7 @@ import numpy as np
 
 from megatrace.analysis.hang_pace import History
 from megatrace.analysis.hang_roots import Root, RootKind
-from megatrace.analysis.hang_tied import overtaken, since_message, unconnected
+from megatrace.analysis.hang_tied import after_message, overtaken, since_message, unconnected
 from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import Op
 from megatrace.model.frontier import Frontier
@@ -73,8 +73,24 @@ def aftermath(
     others = [root for root in roots if not any(node_of[rank] in dead for rank in root.ranks)]
     if not dead or not others:
         return set()
-    stood = min(root.stopped for root in others)
+    stood = min(_stood(graph, root, past) for root in others)
     return {rank for here in dead.values() if stood <= _latest_end(graph, here, past) for rank in here}
+
+
+def _stood(graph: WaitsFor, root: Root, past: History) -> int:
+    """ns: when a root came to a stand, at the earliest.
+
+    Of a device, whose host may have called for longer, its own time; of a group at a wait, without
+    completions, when it began to run ahead to that.
+    """
+    frontier = graph.frontier
+    if root.kind is RootKind.BEHIND and len(root.ranks) > 1:
+        columns = [min(after_message(frontier, rank), frontier.tail - 1) for rank in root.ranks]
+        return int(frontier.tail_time[list(root.ranks), columns].min())
+    if root.kind not in (RootKind.DEVICE, RootKind.CALL):
+        return root.stopped
+    seen = [past.device_stopped(int(graph.frontier.ranks[rank])) for rank in root.ranks]
+    return max((time for time in seen if time is not None), default=root.stopped)
 
 
 NODES = 64
@@ -114,19 +130,18 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
     held them up."""
     inside = set(here)
     frontier = graph.frontier
-    if any(_peers_unknown(frontier, rank) for rank in here):
-        return 0  # whoever holds them up is not known
+    unknown = {rank for rank in here if _peers_unknown(frontier, rank)}  # nor is it known who holds them up
     open_calls = np.where(graph.waiting, frontier.calls - graph.step, 0)
 
     def short(rank: int) -> bool:
         return past.stopped_short(int(frontier.ranks[rank]), int(open_calls[rank]))
 
-    cut = {i for i in here if not Op(int(frontier.tail_op[i, -1])).is_p2p and short(i)}
+    cut = {i for i in here if not Op(int(frontier.tail_op[i, -1])).is_p2p and short(i)} - unknown
     # Where ranks elsewhere stand at the same call, and never used to wait there either, it is the call.
     cut -= {i for i in cut if any(short(int(peer)) for peer in _beside(graph, i, inside))}
     apart, standing, alone = 0, [], set[int]()
     for root in roots:
-        mine = set(root.ranks) & inside
+        mine = (set(root.ranks) & inside) - unknown
         if not mine or mine & cut or root.kind in (RootKind.CALL, RootKind.GROUP) or _message(graph, root):
             continue
         met = {comm for rank in mine for comm in since_message(frontier, rank)}

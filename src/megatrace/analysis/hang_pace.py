@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.events import NO_PEER, NO_SEQ, Events, Op
+from megatrace.model.events import NO_PEER, NO_SEQ, UNSEEN, Events, Op
 
 I8 = NDArray[np.int64]
 U8 = NDArray[np.uint64]
@@ -100,10 +100,13 @@ class History:
         usual = float(np.median(time[found + 1] - time[found]))
         return usual <= RUN * median and float(np.percentile(steps, 95)) >= PAUSE * median
 
-    def deviation(self, rank: int, least: int = CONSTANT, size: int = CONTEXTS[0]) -> Deviation | None:
+    def deviation(
+        self, rank: int, least: int = CONSTANT, size: int = CONTEXTS[0], *, always: bool = True
+    ) -> Deviation | None:
         """The first of a rank's last calls that its past contradicts, or None.
 
-        ``least``: times that the same must have followed before; ``size``: calls that must agree.
+        ``least``: times that the same must have followed before; ``size``: calls that must agree. ``always``:
+        only where one and the same call followed; else where any others did, but never this one.
         """
         rows = self._events.rows_of(rank)
         key = self._keys(rows)
@@ -114,9 +117,11 @@ class History:
         for call in range(max(n - LOOK_BACK, size + 1), n):
             before = call - size
             found = np.flatnonzero(context[:before] == context[before]) + size
-            following = np.unique(key[found])
-            if len(found) >= least and len(following) == 1 and following[0] != key[call]:
-                return self._deviation(rows, call, int(found[0]))
+            following, times = np.unique(key[found], return_counts=True)
+            if len(found) < least or key[call] in following or (always and len(following) > 1):
+                continue
+            usual = found[key[found] == following[np.argmax(times)]]
+            return self._deviation(rows, call, int(usual[0]))
         return None
 
     def _deviation(self, rows: slice, call: int, usual: int) -> Deviation:
@@ -129,6 +134,13 @@ class History:
             before = np.flatnonzero(of_rank[:call] == comm)
             seq = int(self._events.seq[rows][before[-1]]) + 1 if comm >= 0 and len(before) else -1
         return Deviation(call, Op(int(op[usual])), Op(int(op[call])), comm, seq)
+
+    def device_stopped(self, rank: int) -> int | None:
+        """ns: the last start or end on a global rank's device, None where none was seen."""
+        rows = self._events.rows_of(rank)
+        seen = [column[rows].max() for column in (self._events.start, self._events.end) if column is not None]
+        last = int(max(seen, default=UNSEEN))
+        return None if last == UNSEEN else last
 
     def longest_pause(self, start: int) -> int | None:
         """ns: the longest time between two calls of a rank, both after ``start`` ns; None where there are

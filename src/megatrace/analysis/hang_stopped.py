@@ -13,6 +13,7 @@ from megatrace.analysis.hang_node import dead_node
 from megatrace.analysis.hang_pace import CONSTANT, CONTEXTS, ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.mismatch import blame
+from megatrace.analysis.waits_for import EXCHANGE_NS
 from megatrace.model.events import NO_COMM, Op
 from megatrace.model.finding import Evidence, Kind, Link
 
@@ -107,7 +108,11 @@ class Stopped:
             return root
         ranks = self.scene.frontier.ranks
         for size in CONTEXTS[:2]:
-            strayed = [i for i in root.ranks if self.past.deviation(int(ranks[i]), ENOUGH, size) is not None]
+            strayed = [
+                i
+                for i in root.ranks
+                if self.past.deviation(int(ranks[i]), ENOUGH, size, always=False) is not None
+            ]
             if len(strayed) == 1:
                 break
         else:
@@ -209,9 +214,18 @@ class Stopped:
                 continue
             peer, number = call.seen_at
             row = np.flatnonzero((graph.calls.rank == peer) & (graph.calls.call == number))
-            if call.went_on or (call.op.is_p2p and (graph.calls.step[row] < number).any()):
+            partial = call.op.is_p2p and any(self._posted_with_another(int(one)) for one in row)
+            if call.went_on or partial:
                 found.append(rank)
         return tuple(found)
+
+    def _posted_with_another(self, row: int) -> bool:
+        """Whether a message (row of the calls) was posted right after another one of its exchange."""
+        calls, time = self.scene.graph.calls, self.scene.frontier.tail_time
+        rank, column = calls.rank[row], calls.column[row]
+        if calls.step[row] >= calls.call[row] or column == 0:
+            return False
+        return bool(time[rank, column] - time[rank, column - 1] <= EXCHANGE_NS)
 
     def _inseparable(self, ranks: tuple[int, ...], evidence: tuple[Evidence, ...]) -> Claim:
         members = tuple(int(self.scene.frontier.ranks[rank]) for rank in ranks)

@@ -41,10 +41,14 @@ def not_tied(graph: WaitsFor, roots: Sequence[Root]) -> list[Root]:
 
 def since_message(frontier: Frontier, rank: int) -> set[int]:
     """Communicators on which a rank (index) called after its last Send or Recv."""
+    return set(frontier.tail_comm[rank, after_message(frontier, rank) :].tolist()) - {NO_COMM}
+
+
+def after_message(frontier: Frontier, rank: int) -> int:
+    """Column of the tail after a rank's (index) last Send or Recv; its length where that is the last call."""
     op = frontier.tail_op[rank]
     messages = np.flatnonzero((op == Op.SEND) | (op == Op.RECV))
-    since = int(messages[-1]) + 1 if len(messages) else 0
-    return set(frontier.tail_comm[rank, since:].tolist()) - {NO_COMM}
+    return int(messages[-1]) + 1 if len(messages) else 0
 
 
 def unconnected(sets: list[set[int]]) -> int:
