@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from megatrace.model.events import NO_COMM, NO_COUNT, NO_PEER, NO_SEQ, UNSEEN, Events, Op
 from megatrace.model.frontier_align import UNALIGNED, pair_bases
 from megatrace.model.frontier_bytes import decode, encode
-from megatrace.model.frontier_index import Members, entry_keys, group_order, last_of, peers_of_pairs
+from megatrace.model.frontier_index import Members, entry_keys, group_order, last_of, peers_of_pairs, reach
 from megatrace.model.trace import Communicator
 
 I8 = NDArray[np.int64]
@@ -35,9 +35,6 @@ U8 = NDArray[np.uint64]
 TAIL = 64
 """Calls kept of each rank. A host runs ahead of its device by one micro-batch (some 25 calls in a 12-layer
 stage); 64 hold two of those and stay within 4 KB a rank."""
-
-MOST_CELLS = 1 << 22
-"""Ranks times calls kept where the tail is as long as it has to be: some 140 MB."""
 
 ENQUEUED, STARTED, ENDED = 0, 1, 2
 """States of a call in ``tail_state``. Without start and end times every call stays ENQUEUED."""
@@ -184,31 +181,11 @@ class Frontier:
         rank is among them, within ``MOST_CELLS``, which a trace on disk can afford and an agent cannot.
         """
         if tail is None:
-            tail = _reach(events)
+            tail = reach(events, TAIL)
         return _Builder(events, communicators, tail, peers).build(snapshot_at)
 
 
 _NOT_COLUMNS = frozenset({"members", "has_start", "has_end", "snapshot_at"})
-
-
-def _reach(events: Events) -> int:
-    """Calls from the first one that has not ended to the last, of the rank with most of them.
-
-    A host that prefetches parameters of every layer runs ahead by hundreds of calls. Without completions four
-    tails are kept: nothing tells how far hosts are ahead.
-    """
-    if not len(events):
-        return TAIL
-    ranks, bounds = events.offsets()
-    most = max(MOST_CELLS // len(ranks), TAIL)
-    if events.end is None:
-        return min(4 * TAIL, most)
-    part = np.arange(len(events)) >= np.repeat(bounds[1:] - most, np.diff(bounds))
-    rows = np.flatnonzero(part & (events.end == UNSEEN))
-    if not len(rows):
-        return TAIL
-    reach = bounds[np.searchsorted(bounds, rows, "right")] - rows
-    return int(np.clip(reach.max() + 1, TAIL, most))
 
 
 class _Builder:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.events import NO_PEER
+from megatrace.model.events import NO_PEER, UNSEEN, Events
 from megatrace.model.trace import Communicator
 
 I8 = NDArray[np.int64]
@@ -165,3 +165,27 @@ def peers_of_pairs(members: Members, comm: I4, rank: I4) -> I4:
     first, second = members.ranks[safe], members.ranks[safe + 1]
     other = np.where(first == rank, second, first)
     return np.where(known, other, NO_PEER).astype(np.int32)
+
+
+MOST_CELLS = 1 << 22
+"""Ranks times calls kept where the tail is as long as it has to be: some 140 MB."""
+
+
+def reach(events: Events, least: int) -> int:
+    """Calls from the first one that has not ended to the last, of the rank with most of them.
+
+    A host that prefetches parameters of every layer runs ahead by hundreds of calls. Without completions four
+    times ``least`` are kept: nothing tells how far hosts are ahead.
+    """
+    if not len(events):
+        return least
+    ranks, bounds = events.offsets()
+    most = max(MOST_CELLS // len(ranks), least)
+    if events.end is None:
+        return min(4 * least, most)
+    part = np.arange(len(events)) >= np.repeat(bounds[1:] - most, np.diff(bounds))
+    rows = np.flatnonzero(part & (events.end == UNSEEN))
+    if not len(rows):
+        return least
+    ahead = bounds[np.searchsorted(bounds, rows, "right")] - rows
+    return int(np.clip(ahead.max() + 1, least, most))
