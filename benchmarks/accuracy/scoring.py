@@ -173,7 +173,9 @@ def _fault_score(fault: FaultTruth, serious: list[Finding], diagnosis: Diagnosis
             fault.fault, positive, True, ambiguous=best.ambiguous, separable=separable, where_right=right
         )
     undecided = diagnosis.verdict is Verdict.UNDECIDABLE
-    if undecided and answer.undecidable:
+    # A standstill outranks what cannot be told of a slowdown before it: one verdict cannot say both.
+    outranked = fault.slowdown is not None and diagnosis.verdict in (Verdict.HANG, Verdict.FAILED)
+    if answer.undecidable and (undecided or outranked):
         return FaultScore(fault.fault, positive, True, undecided=True, ambiguous=True, separable=separable)
     why = ""
     if positive:

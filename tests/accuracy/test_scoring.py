@@ -102,6 +102,21 @@ def test_cannot_tell_is_right_only_where_marked(slow: Truth) -> None:
     marked = replace(slow, faults=(replace(slow.faults[0], answers=answers),))
     assert scored(marked, verdict=Verdict.UNDECIDABLE).faults[0].hit
     assert not scored(marked, verdict=Verdict.HEALTHY).faults[0].hit
+    # Nor does a hang later in the job make it tellable.
+    assert scored(marked, verdict=Verdict.HANG).faults[0].hit
+    assert not scored(slow, verdict=Verdict.HANG).faults[0].hit
+
+
+def test_sets_that_a_source_cannot_tell_apart_are_as_right(stuck: Truth) -> None:
+    fault = stuck.faults[0]
+    answers = {key: replace(answer, also=((4, 5, 6, 7),)) for key, answer in fault.answers.items()}
+    blurred = replace(stuck, faults=(replace(fault, answers=answers),))
+    node = Finding(Kind.HANG_HOST, Severity.P0, "", culprits=Culprits(ranks=(4, 5, 6, 7)))
+    assert not scored(stuck, node, verdict=Verdict.HANG).faults[0].hit
+    assert scored(blurred, node, verdict=Verdict.HANG).reasons == ()
+    others = replace(node, culprits=Culprits(ranks=(4, 6)))
+    told = scored(blurred, others, verdict=Verdict.HANG)
+    assert (told.faults[0].hit, told.accusations) == (False, ())
 
 
 def test_a_healthy_job_bears_no_finding() -> None:
