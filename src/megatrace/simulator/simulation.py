@@ -135,7 +135,8 @@ def _late_deaths(alive: Scenario, fault: LateDeaths, deaths: F8 | None) -> F8:
         raise ConfigError(
             "faults (late_deaths)", fault.count, "another fault that brings the job to a standstill"
         )
-    last = max(run.recorder.last_call_times())
+    # Hosts may all stand before the device that they wait for gets to where it stops.
+    last = max(first, *run.recorder.last_call_times())
     guilty = {rank // alive.ranks_per_node for rank in run.struck_at}
     innocent = np.array([node for node in range(alive.nodes) if node not in guilty], np.int64)
     if len(innocent) < fault.count:
