@@ -74,6 +74,20 @@ def test_gradients_of_experts_are_data_traffic() -> None:
     assert (found[0x30], found[0x32]) == (Role.DATA, Role.DATA)
 
 
+@pytest.mark.parametrize("source", ["ring", "text-hash"])
+def test_keys_and_values_gathered_by_a_named_group_are_context_traffic(source: str) -> None:
+    # One layer gathers as often as its tensor group reduces: only where the calls lie tells them apart.
+    job = {"tp": 2, "pp": 2, "cp": 2, "dp": 2, "micro_batches": 4, "layers_per_stage": 2, "iterations": 6}
+    scenario = Scenario.model_validate({**job, "context_parallel_comm": "all_gather"})
+    resolved = resolve(observe(simulate(scenario).trace, source))
+    assert resolved.layout is not None
+    assert resolved.layout.cp == 2
+    pair = next(c.id for c in resolved.trace.communicators if c.members == (0, 2))
+    assert resolved.trace.events.comm is not None
+    rows = (resolved.trace.events.rank == 0) & (resolved.trace.events.comm == pair)
+    assert set(resolved.role[rows].tolist()) == {Role.CONTEXT}
+
+
 # --- groups ---
 
 

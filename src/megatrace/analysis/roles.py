@@ -66,18 +66,23 @@ def channel_roles(
         role[part] = _roles_of_rank(
             channels, part, heavy[part], per_anchor[part], iterations[part], members[part]
         )
-        for channel in np.arange(part.start, part.stop)[_unnamed(channels, part, role[part], heavy[part])]:
+        unnamed = _unnamed(channels, part, role[part], heavy[part], members[part])
+        for channel in np.arange(part.start, part.stop)[unnamed]:
             of_rank = channels.of_event[events.rows_of(int(rank))]
             role[channel] = _spread_or_bucketed(of_rank == channel, int(iterations[channel]))
     return role
 
 
 def _unnamed(
-    channels: Channels, part: slice, role: NDArray[np.uint8], heavy: NDArray[np.int64]
+    channels: Channels,
+    part: slice,
+    role: NDArray[np.uint8],
+    heavy: NDArray[np.int64],
+    members: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """Channels of one rank that carry heavy collectives for which no use was found."""
-    known_alone = channels.constant[part] | ~channels.by_stream[part]
-    return np.asarray((role == Role.OTHER) & (2 * heavy > channels.total[part]) & ~known_alone)
+    alone = channels.constant[part] | (members == 1)
+    return np.asarray((role == Role.OTHER) & (2 * heavy > channels.total[part]) & ~alone)
 
 
 def _spread_or_bucketed(own: NDArray[np.bool_], iterations: int) -> Role:
