@@ -142,6 +142,7 @@ def table_of(work: F8, **changes: object) -> WorkTable:
         wait=unknown,
         transfer=unknown,
         entry=np.zeros((k, s, d, m)),
+        stagger=None,
         sync=None,
         iteration=np.full(k, 1.0),
         anchor=np.arange(k, dtype=float),

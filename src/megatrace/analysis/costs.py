@@ -40,7 +40,7 @@ class Costs:
     work        [K, S, D, M, T]: M = 1 where only the tensor group's work is known
     normal      like ``work``: what the place normally spends on the task
     comm        [K, S, D, T]: collectives inside a task, ``normal_comm`` likewise
-    stagger     [K, S, D, T]: what a group takes beyond its slowest member's work and its collectives
+    stagger     [K, S, D, T]: what a group takes while nobody in it or tied to it works
     transfer    [K, S, D, M, T]: from both sides ready to the input being there, ``normal_transfer`` likewise
     entry       [K, S, D, M]: lateness before the first task, against the stage's other ranks
     sync        [K, S, D, M]: gradient collectives after their last member came, ``normal_sync`` likewise
@@ -139,7 +139,7 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         normal=normal,
         comm=comm,
         normal_comm=np.minimum(comm, normal_comm),
-        stagger=_stagger(table, usable),
+        stagger=np.zeros(comm.shape) if table.stagger is None else np.nan_to_num(table.stagger[usable]),
         transfer=transfer,
         normal_transfer=np.minimum(transfer, normal_transfer),
         entry=entry,
@@ -151,13 +151,6 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
     explained = costs.makespan(work, comm, transfer) - costs.ideal()
     without = usual_time(measured - np.maximum(explained, 0.0))
     return replace(costs, usual=without) if without < (1 - RARE) * costs.usual else costs
-
-
-def _stagger(table: WorkTable, usable: NDArray[np.bool_]) -> F8:
-    if table.own is None:
-        return np.zeros(table.group[usable].shape)
-    span = np.fmin.reduce(table.end[usable] - table.begin[usable], axis=3)
-    return np.asarray(np.nan_to_num(np.maximum(span - table.group[usable], 0.0), nan=0.0))
 
 
 def _shared_out(work: F8, normal: F8, schedule: Schedule) -> F8:

@@ -35,6 +35,7 @@ from megatrace.analysis.reductions import (
     sum_by_task,
 )
 from megatrace.analysis.roles import Role
+from megatrace.analysis.stagger import stagger
 from megatrace.analysis.templates import CallString, TaskMap
 from megatrace.model.events import UNSEEN, Events
 from megatrace.model.graph import IterationGraph
@@ -67,6 +68,8 @@ class WorkTable:
     entry       float64 [K, S, D, M]: how late a rank came to a call between the previous anchor and its first
                 task, against the other ranks of its stage (optimizer, checkpoint, data loading); the latest
                 of them
+    stagger     float64 [K, S, D, T]: what a group, together with the groups it exchanges data with inside the
+                task, takes beyond its slowest member's work and the collectives; None unless ``own``
     sync        float64 [K, S, D, M]: time in gradient and parameter collectives after the last member of each
                 came; None unless ``own``
     iteration   float64 [K]: iteration time (anchor to anchor, median over ranks);  anchor float64 [K]: when
@@ -86,6 +89,7 @@ class WorkTable:
     wait: F8
     transfer: F8
     entry: F8
+    stagger: F8 | None
     sync: F8 | None
     iteration: F8
     anchor: F8
@@ -142,6 +146,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         wait=wait,
         transfer=transfer,
         entry=measure.entry(completed),
+        stagger=stagger(layout, grid, total, own, comm) if own is not None else None,
         sync=measure.sync() if completed else None,
         iteration=iteration,
         anchor=anchor,
