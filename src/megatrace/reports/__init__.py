@@ -27,6 +27,7 @@ class ReportOptions:
 
     ``width`` in terminal cells; ``generated_at`` and ``now`` are ns since the epoch or None: when
     the report is made, and until when the job is known to stand (only where somebody said so, for "… ago").
+    ``command`` is what the user typed, "" where nobody did: reports that say how to repeat them show it.
     """
 
     width: int = 100
@@ -35,6 +36,7 @@ class ReportOptions:
     lang: str = "en"
     generated_at: int | None = None
     now: int | None = None
+    command: str = ""
 
 
 Report: TypeAlias = Callable[[Diagnosis, ReportOptions], str]
