@@ -53,7 +53,9 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Diagnosis], list[tuple[
     def put(diagnosis: Diagnosis) -> list[tuple[Trace, int | None]]:
         asked: list[tuple[Trace, int | None]] = []
 
-        def answer(trace: Trace, now: int | None, say: object, earlier: object) -> Diagnosis:
+        def answer(
+            trace: Trace, now: int | None, say: object, earlier: object, *, timeline: bool
+        ) -> Diagnosis:
             asked.append((trace, now))
             return diagnosis
 

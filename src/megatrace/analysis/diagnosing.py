@@ -25,9 +25,11 @@ from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.slow import find_slow
+from megatrace.analysis.timeline import Known, gather
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding
 from megatrace.model.frontier import Frontier
+from megatrace.model.timeline import Timeline
 from megatrace.model.trace import Coverage, RankPlace, Trace
 from megatrace.units import format_ranks
 
@@ -54,10 +56,12 @@ def diagnose(
     now: int | None = None,
     progress: Progress | None = None,
     earlier: EarlierRun | None = None,
+    timeline: bool = False,
 ) -> Diagnosis:
     """The verdict on a trace. ``now``: ns since the epoch at which the job still stood as the trace ends;
-    ``earlier``: a run of the same configuration to compare with."""
-    return analyse(trace, now=now, progress=progress, earlier=earlier).diagnosis
+    ``earlier``: a run of the same configuration to compare with; ``timeline``: keep the calls around the
+    first finding for a viewer."""
+    return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis
 
 
 def analyse(
@@ -66,6 +70,7 @@ def analyse(
     now: int | None = None,
     progress: Progress | None = None,
     earlier: EarlierRun | None = None,
+    timeline: bool = False,
 ) -> Analysis:
     """Like ``diagnose``, with the intermediate results."""
     tell = progress or (lambda _: None)
@@ -95,6 +100,9 @@ def analyse(
     tell("verdict")
     diagnosis = _conclude(resolved, table, work, findings, hang, earlier)
     diagnosis = replace(diagnosis, clock=alignment.clock_info(diagnosis.clock.t0))
+    if timeline:
+        tell("the calls to show")
+        diagnosis = replace(diagnosis, timeline=_timeline(resolved, table, work, diagnosis))
     return Analysis(resolved, table, work, diagnosis)
 
 
@@ -171,6 +179,16 @@ def _conclude(
         warnings=resolved.warnings,
         pictures=summary.pictures(table, work, times, anchors, costs, drawn, group),
     )
+
+
+def _timeline(
+    resolved: Resolved, table: PhaseTable | None, work: WorkTable | None, diagnosis: Diagnosis
+) -> Timeline | None:
+    """The calls around the first finding."""
+    t0 = diagnosis.clock.t0
+    costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
+    known = Known(resolved, table, work, costs, *iteration_times(resolved, t0), t0)
+    return gather(known, diagnosis.findings)
 
 
 def _flat(table: PhaseTable | None) -> bool:

@@ -88,6 +88,19 @@ class Locator:
         same = self.resolved.trace.events.op[start:stop] == calls.op[:length]
         return bool(same.mean() >= PREFIX)
 
+    def tasks_after(
+        self, rank: int, start: int, stop: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """(task of each of the rows ``start:stop``, −1 outside of tasks; calls of each task when it is whole)
+        of an iteration that a rank began and did not finish. None where its calls are not the usual ones."""
+        stage = self.resolved.stage_of(rank)
+        string = self._mains[stage] if stage is not None and stage < len(self._mains) else None
+        if string is None or self.phases is None or not self._is_prefix(string, start, stop):
+            return None
+        tasks = position_tasks(self.phases.slices.strings[string], self.phases.maps[string])
+        size = len(self.phases.maps[string].tasks)
+        return tasks[: stop - start], np.bincount(tasks[tasks >= 0], minlength=size)
+
     def _position(self, stage: int | None, number: int, string: int, position: int) -> Where:
         if self.phases is None:
             return Where(stage=stage, iteration=number)

@@ -1,6 +1,6 @@
 """`megatrace diagnose`: recordings of a job in, one sentence and its reasons out.
 
-The verb that the tool exists for. Writes files only with ``--out``; the report goes to standard output,
+The verb that the tool exists for. Writes files only where it is asked to; the report goes to standard output,
 progress to a terminal on stderr, and the exit code says what kind of answer it is (0, 10, 11).
 
 Does not fetch anything from a running job (that is collecting), and judges nothing itself.
@@ -50,6 +50,9 @@ def diagnose(
     format_name: Annotated[
         str, typer.Option("--format", help="Report on standard output: text or json.")
     ] = "text",
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write the calls around the finding, for ui.perfetto.dev.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write all reports into this directory.")] = None,
     ranks_per_node: Annotated[
         int | None, typer.Option(min=1, help="Names nodes and GPUs from ranks.")
@@ -66,7 +69,8 @@ def diagnose(
 ) -> int:
     """Reads recordings of one job and prints what is wrong with it.
 
-    Formats are recognised by content; .gz, .xz and .zst are unpacked. Nothing is written without --out.
+    Formats are recognised by content; .gz, .xz and .zst are unpacked. Writes only files that
+    are named.
     """
     known = [item.name for item in reports.declarations() if item.metadata.get("format")]
     if format_name not in known:
@@ -75,10 +79,13 @@ def diagnose(
     declared = pipeline.Declared(config, ranks_per_node, hostfile, baseline)
     until = None if now is None else parse_now(now, clock.now())
     with pipeline.progress() as say:
-        diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say)
+        wanted = perfetto is not None or out is not None
+        diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say, timeline=wanted)
     options = ReportOptions(verbose=verbose, lang=lang.value, generated_at=clock.now(), now=until)
+    written = [] if perfetto is None else [output.write_report(diagnosis, "perfetto", perfetto, options)]
     if out is not None:
-        written = output.write_all(diagnosis, out, options)
+        written += output.write_all(diagnosis, out, options)
+    if written:
         print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
     output.show(diagnosis, format_name, options)
     return diagnosis.exit_code

@@ -8,6 +8,7 @@ Is no verb, and knows no report by name.
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import sys
@@ -35,8 +36,8 @@ def options_for(stream: TextIO, options: ReportOptions, environment: Mapping[str
 
 def show(diagnosis: Diagnosis, format_name: str, options: ReportOptions) -> None:
     """Prints one report on standard output."""
-    report = reports.get(format_name)
-    sys.stdout.write(report(diagnosis, options_for(sys.stdout, options, os.environ)))
+    made = reports.get(format_name)(diagnosis, options_for(sys.stdout, options, os.environ))
+    sys.stdout.write(made if isinstance(made, str) else made.decode("utf-8", "replace"))
 
 
 def write_all(diagnosis: Diagnosis, folder: Path, options: ReportOptions) -> list[Path]:
@@ -45,19 +46,25 @@ def write_all(diagnosis: Diagnosis, folder: Path, options: ReportOptions) -> lis
     for declared in reports.declarations():
         name = declared.metadata.get("file")
         if isinstance(name, str):
-            report = reports.get(declared.name)
-            path = folder / name
-            write_whole(path, report(diagnosis, replace(options, width=PIPE_WIDTH, colour=False)))
-            written.append(path)
+            written.append(write_report(diagnosis, declared.name, folder / name, options))
     return written
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Puts a text into a file in one step: the old content or all of the new. Raises UsageError."""
+def write_report(diagnosis: Diagnosis, name: str, path: Path, options: ReportOptions) -> Path:
+    """Writes one report into a file, packed where the file's name ends in .gz; returns its path."""
+    made = reports.get(name)(diagnosis, replace(options, width=PIPE_WIDTH, colour=False))
+    content = made.encode("utf-8") if isinstance(made, str) else made
+    # No time in the head of the file: the same diagnosis makes the same bytes.
+    write_whole(path, gzip.compress(content, 6, mtime=0) if path.suffix == ".gz" else content)
+    return path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Puts a text or bytes into a file in one step: the old content or all of the new. Raises UsageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error

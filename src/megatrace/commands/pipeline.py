@@ -66,23 +66,33 @@ class Declared:
 
 
 def diagnose_paths(
-    paths: Sequence[Path | str], declared: Declared, now: int | None = None, say: Say | None = None
+    paths: Sequence[Path | str],
+    declared: Declared,
+    now: int | None = None,
+    say: Say | None = None,
+    *,
+    timeline: bool = False,
 ) -> Diagnosis:
     """The diagnosis of everything that the paths name as one job.
 
-    ``now`` in ns since the epoch, None where nobody said how long the job has been standing. Raises what
-    ``open_trace`` and the configuration raise.
+    ``now`` in ns since the epoch, None where nobody said how long the job has been standing; ``timeline``
+    keeps the calls around the first finding. Raises what ``open_trace`` and the configuration raise.
     """
     job = declared.job()  # before the recordings: a slip in job.yaml should not cost the time of reading
     earlier = None if declared.baseline is None else read_earlier_run(declared.baseline)
     trace = open_trace(paths, options=ReadOptions(progress=_reading(say)))
     if job is not None:
         trace = trace.with_job(job)
-    return diagnose_trace(trace, now, say, earlier)
+    return diagnose_trace(trace, now, say, earlier, timeline=timeline)
 
 
 def diagnose_trace(
-    trace: Trace, now: int | None = None, say: Say | None = None, earlier: EarlierRun | None = None
+    trace: Trace,
+    now: int | None = None,
+    say: Say | None = None,
+    earlier: EarlierRun | None = None,
+    *,
+    timeline: bool = False,
 ) -> Diagnosis:
     """The diagnosis of a trace in memory."""
 
@@ -90,7 +100,7 @@ def diagnose_trace(
         if say is not None:
             say(0, 0, f"analysing: {what}")
 
-    return diagnose(trace, now=now, progress=step, earlier=earlier)
+    return diagnose(trace, now=now, progress=step, earlier=earlier, timeline=timeline)
 
 
 def _reading(say: Say | None) -> Say | None:

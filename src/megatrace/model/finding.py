@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from megatrace.model.layout import ParallelLayout
 from megatrace.model.schedule import Phase, Schedule
+from megatrace.model.timeline import Timeline
 from megatrace.model.trace import Coverage, InputInfo, RankPlace
 
 
@@ -311,6 +312,8 @@ class Diagnosis:
     coverage: Coverage = field(default_factory=Coverage)
     warnings: tuple[str, ...] = ()
     pictures: Pictures = field(default_factory=Pictures)
+    timeline: Timeline | None = None
+    """The calls around the first finding, only where somebody asked for them: they take much room."""
 
     @property
     def exit_code(self) -> int:

@@ -1,9 +1,9 @@
 """Catalogue of reports: one file turns a `Diagnosis` into one kind of text.
 
 What belongs here: functions from a `Diagnosis` (and how wide, in which language, with how much detail) to a
-string. A report opens nothing, prints nothing and judges nothing: whoever wants another number in a report
-puts it into the `Diagnosis`. What does not belong here: writing files and exit codes (``commands``), finding
-faults (``analysis``).
+string, or to bytes for a viewer. A report opens nothing, prints nothing and judges nothing: whoever wants
+another number in a report puts it into the `Diagnosis`. What does not belong here: writing files and exit
+codes (``commands``), finding faults (``analysis``).
 
 A report file registers one function; ``--format`` lists those with ``format=True``, ``--out DIR`` writes
 every report under its ``file`` name.
@@ -39,6 +39,6 @@ class ReportOptions:
     command: str = ""
 
 
-Report: TypeAlias = Callable[[Diagnosis, ReportOptions], str]
+Report: TypeAlias = Callable[[Diagnosis, ReportOptions], "str | bytes"]
 
 reports: Registry[Report] = Registry("report", __name__)

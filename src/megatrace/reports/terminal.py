@@ -45,7 +45,8 @@ def render(
     diagnosis: Diagnosis, width: int = 100, colour: bool = False, verbose: bool = False, lang: str = "en"
 ) -> str:
     """The terminal report: ``width`` in cells, ``lang`` "en" or "zh"; ends with a newline."""
-    return report(diagnosis, ReportOptions(width=width, colour=colour, verbose=verbose, lang=lang))
+    options = ReportOptions(width=width, colour=colour, verbose=verbose, lang=lang)
+    return _Terminal(diagnosis, options).text()
 
 
 class _Terminal:
