@@ -6,9 +6,11 @@ hit names an acceptable kind (the finding's own, or one of at most two alternati
 the truth or the smallest set that this source can separate, and, for faults that slow a job, a window that
 overlaps the true one by half (intersection over union). "Cannot tell" is right where the truth says that this
 source cannot, and where nobody said that the job still stood and the recording ends before a silence shows
-that is longer than the pauses which this job made while it ran. A finding of P2 or worse that names a rank
-outside every fault is a false accusation, on a healthy job any finding of P2 or worse is; where ranks are
-right but kind or window are not, it is a miss and no accusation, though it counts against precision.
+that is longer than the pauses which this job made while it ran. A note (P3) of the right kind, ranks and
+window says "cannot tell" about one thing in a job that is healthy otherwise: one verdict cannot say both. A
+finding of P2 or worse that names a rank outside every fault is a false accusation, on a healthy job any
+finding of P2 or worse is; where ranks are right but kind or window are not, it is a miss and no accusation,
+though it counts against precision.
 
 Judges nothing itself: what is separable stands in the simulator's ``answers``.
 """
@@ -175,7 +177,11 @@ def _fault_score(fault: FaultTruth, serious: list[Finding], diagnosis: Diagnosis
     undecided = diagnosis.verdict is Verdict.UNDECIDABLE
     # A standstill outranks what cannot be told of a slowdown before it: one verdict cannot say both.
     outranked = fault.slowdown is not None and diagnosis.verdict in (Verdict.HANG, Verdict.FAILED)
-    if answer.undecidable and (undecided or outranked):
+    noted = any(
+        finding.severity > Severity.P2 and _miss(finding, fault, answer, diagnosis) is None
+        for finding in diagnosis.findings
+    )
+    if answer.undecidable and (undecided or outranked or noted):
         return FaultScore(fault.fault, positive, True, undecided=True, ambiguous=True, separable=separable)
     why = ""
     if positive:

@@ -107,6 +107,16 @@ def test_cannot_tell_is_right_only_where_marked(slow: Truth) -> None:
     assert not scored(slow, verdict=Verdict.HANG).faults[0].hit
 
 
+def test_a_note_says_of_one_thing_that_it_cannot_be_told(slow: Truth) -> None:
+    answers = {key: replace(answer, undecidable=True) for key, answer in slow.faults[0].answers.items()}
+    marked = replace(slow, faults=(replace(slow.faults[0], answers=answers),))
+    note = replace(FOUND, severity=Severity.P3)
+    assert scored(marked, note, verdict=Verdict.HEALTHY).faults[0].hit
+    assert not scored(slow, note, verdict=Verdict.HEALTHY).faults[0].hit
+    other = replace(note, kind=Kind.SLOW_STORAGE)
+    assert not scored(marked, other, verdict=Verdict.HEALTHY).faults[0].hit
+
+
 def test_sets_that_a_source_cannot_tell_apart_are_as_right(stuck: Truth) -> None:
     fault = stuck.faults[0]
     answers = {key: replace(answer, also=((4, 5, 6, 7),)) for key, answer in fault.answers.items()}

@@ -11,7 +11,7 @@ from megatrace.analysis.exchanges import all_posted
 from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.pauses import find_pauses
 from megatrace.analysis.unsteady import _same_places
-from megatrace.model.finding import Kind
+from megatrace.model.finding import Kind, Severity
 from megatrace.model.job import ScheduleKind
 from megatrace.model.schedule import Phase, Schedule, Task
 from tests.unit.analysis_cases import costs_of
@@ -52,16 +52,17 @@ def test_a_pause_of_seconds_is_nobodys_and_storages() -> None:
     times = np.ones(12)
     times[[3, 8]] = 6.0
     (pattern,) = find_pauses(costs, times)
-    assert pattern.kind is Kind.SLOW_STORAGE
+    assert (pattern.kind, pattern.severity) == (Kind.SLOW_STORAGE, Severity.P2)
     assert np.flatnonzero(pattern.lost).tolist() == [3, 8]
     assert pattern.lost[3] == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize("seconds", [1.5, 3.5])
-def test_what_a_checkpoint_costs_is_no_finding(seconds: float) -> None:
+@pytest.mark.parametrize(("seconds", "noted"), [(1.8, 0), (2.2, 1), (3.8, 1)])
+def test_what_a_checkpoint_may_cost_is_noted_at_most(seconds: float, noted: int) -> None:
     times = np.ones(12)
     times[[3, 8]] = seconds
-    assert not find_pauses(flat_costs(12, 4), times)
+    found = find_pauses(flat_costs(12, 4), times)
+    assert [pattern.severity for pattern in found] == [Severity.P3] * noted
 
 
 def test_a_late_rank_explains_a_pause() -> None:

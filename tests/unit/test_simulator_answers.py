@@ -1,14 +1,14 @@
-"""What may be concluded from a slow path: physics of nodes and collectives, not of the analysis."""
+"""What may be concluded from a slow path or a long save: physics of the job, not of the analysis."""
 
 from __future__ import annotations
 
 import pytest
 
 from megatrace.simulator import Answer, Scenario, simulate
-from megatrace.simulator.faults import SlowLink, SlowNic
+from megatrace.simulator.faults import CheckpointStall, SlowLink, SlowNic
 
 
-def answers(fault: SlowLink | SlowNic, **settings: object) -> dict[str, Answer]:
+def answers(fault: SlowLink | SlowNic | CheckpointStall, **settings: object) -> dict[str, Answer]:
     scenario = Scenario.model_validate(
         {"micro_batches": 2, "iterations": 2, "layers_per_stage": 1, "faults": [fault], **settings}
     )
@@ -51,3 +51,14 @@ def test_a_slow_step_of_a_collective_names_the_collective() -> None:
     assert answers(SlowLink(src=6, dst=8), **settings)["ring"].ranks == (0, 2, 4, 6, 8, 10, 12, 14)
     piped: dict[str, object] = {"tp": 2, "pp": 2, "dp": 2, "ranks_per_node": 4}
     assert answers(SlowLink(src=1, dst=5), **piped)["ring"].ranks == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("stall_ms", "ranks", "undecidable"), [(1800.0, (), True), (2200.0, (), False), (1800.0, (3,), False)]
+)
+def test_a_save_of_all_ranks_shows_only_by_its_length(
+    stall_ms: float, ranks: tuple[int, ...], undecidable: bool
+) -> None:
+    fault = CheckpointStall(ranks=ranks, stall_ms=stall_ms, every=2)
+    told = answers(fault, tp=2, dp=2, checkpoint_every=2, checkpoint_ms=1000.0)
+    assert {answer.undecidable for answer in told.values()} == {undecidable}

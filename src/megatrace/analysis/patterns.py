@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from megatrace.analysis.costs import Costs, own_normal
 from megatrace.analysis.scatter import find_scatter
 from megatrace.analysis.suspects import COUNTS
-from megatrace.model.finding import Kind
+from megatrace.model.finding import Kind, Severity
 
 F8 = NDArray[np.float64]
 
@@ -33,13 +33,17 @@ TOGETHER = 0.75
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """One pattern: kind, the stage (imbalance between stages), lost float64 [K] seconds an iteration."""
+    """One pattern: kind, the stage (imbalance between stages), lost float64 [K] seconds an iteration.
+
+    ``severity`` P3 where healthy jobs may look the same.
+    """
 
     kind: Kind
     stage: int | None
     lost: F8
     detail: str
     ratio: float
+    severity: Severity = Severity.P2
 
 
 def find_patterns(costs: Costs) -> tuple[list[Pattern], Costs]:

@@ -1,8 +1,9 @@
 """Iterations before which the whole job stood still for seconds: a checkpoint that takes too long.
 
 Nobody works and nobody is late, but every few iterations the next one begins seconds after the last. Saving
-takes time in every job, so only pauses are reported that no healthy file system needs; shorter ones are what
-checkpoints cost. Where single ranks were late, their lateness is the cause and no pause of all.
+takes time in every job: a pause that no healthy file system needs is a fault, a shorter one may be what this
+job's checkpoints cost, and is noted as such. Where single ranks were late, their lateness is the cause and no
+pause of all.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from numpy.typing import NDArray
 from megatrace.analysis.costs import Costs
 from megatrace.analysis.patterns import Pattern
 from megatrace.analysis.suspects import LOOKS
-from megatrace.model.finding import Kind
+from megatrace.model.finding import Kind, Severity
 
 F8 = NDArray[np.float64]
 
 # Writing a rank's share (some 10 GB) to a shared file system at a few GB/s, or copying it to host memory for
 # writing later, stops a job for less than this.
 SECONDS = 3.0
+# Pauses worth a note; shorter ones nobody would look into.
+NOTED = 1.0
 # Once is a start of something; twice is a habit.
 LEAST = 2
 # Lateness of single ranks that is this share of a pause explains it.
@@ -32,7 +35,7 @@ def find_pauses(costs: Costs, times: F8) -> list[Pattern]:
     work = costs.makespan(costs.work, costs.comm, costs.transfer) - costs.ideal()
     late = costs.entry.reshape(len(measured), -1).max(axis=1)
     pause = np.nan_to_num(measured - costs.usual - np.maximum(work, 0.0))
-    stands = (pause >= SECONDS) & (late < EXPLAINED * pause)
+    stands = (pause >= NOTED) & (late < EXPLAINED * pause)
     long = np.nan_to_num(measured - costs.usual) >= LOOKS * costs.usual
     stands &= ~np.append(long[1:], False) & ~np.append(False, long[:-1])
     if stands.sum() < LEAST:
@@ -40,4 +43,5 @@ def find_pauses(costs: Costs, times: F8) -> list[Pattern]:
     lost = np.where(stands, pause, 0.0)
     seconds = float(np.median(pause[stands]))
     text = f"all ranks stood still for {seconds:.1f} s between two iterations, {int(stands.sum())} times"
-    return [Pattern(Kind.SLOW_STORAGE, None, lost, text, 1 + seconds / costs.usual)]
+    severity = Severity.P2 if seconds >= SECONDS else Severity.P3
+    return [Pattern(Kind.SLOW_STORAGE, None, lost, text, 1 + seconds / costs.usual, severity)]

@@ -15,7 +15,7 @@ from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.member import Member
 from megatrace.analysis.suspects import Cause, Suspect
 from megatrace.analysis.work import WorkTable
-from megatrace.model.finding import Evidence, Finding, Kind, Status
+from megatrace.model.finding import Evidence, Finding, Kind, Severity, Status
 from megatrace.units import format_ranks
 
 _VERB = {
@@ -114,6 +114,8 @@ def pattern_summarised(finding: Finding, usual: float, slow: float) -> Finding:
     text = (
         f"{subject} {when(finding)}: iteration {usual:.2f} → {slow:.2f} s, {seconds:.1f} s of the job's time"
     )
+    if finding.severity > Severity.P2:
+        text += "; as long as a healthy job may take, only an earlier run tells whether it is slow"
     return replace(finding, summary=text)
 
 

@@ -362,7 +362,7 @@ def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
     seconds, usual, slow_iteration = slow_scene.cost(costs, pattern.lost, hit)
     finding = Finding(
         kind=pattern.kind,
-        severity=Severity.P2,
+        severity=pattern.severity,
         status=whole.status,
         summary="",
         confidence=0.9,

@@ -24,6 +24,8 @@ from megatrace.simulator.truth import Answer, FaultTruth
 
 VISIBLE_OFFSET_MS = 0.5
 """Host jitter at a call is some 50 µs; an offset ten times that is seen in every block."""
+ORDINARY_SAVE_MS = 3000.0
+"""What saving may take in a healthy job: a rank's share of some 10 GB at a few GB/s."""
 _NEVER_CALLED = (Kind.HANG_HOST, Kind.MISSING_CALL, Kind.DEAD_RANK)
 _SLOW_NETWORK = (Kind.SLOW_NETWORK,)
 
@@ -173,7 +175,9 @@ class _Case:
         return _truth(fault, Kind.JITTER, (), answer, Severity.P2)
 
     def checkpoint(self, fault: f.CheckpointStall) -> FaultTruth:
-        answer = Answer((Kind.SLOW_STORAGE, Kind.SLOW_HOST), fault.ranks)
+        # Where all ranks save equally long, the length alone tells, and a healthy job's may be the same.
+        ordinary = not fault.ranks and self.s.checkpoint_ms + fault.stall_ms <= ORDINARY_SAVE_MS
+        answer = Answer((Kind.SLOW_STORAGE, Kind.SLOW_HOST), fault.ranks, undecidable=ordinary)
         return _truth(fault, Kind.SLOW_STORAGE, fault.ranks, answer, Severity.P2)
 
     def jitter(self, fault: f.Jitter) -> FaultTruth:
