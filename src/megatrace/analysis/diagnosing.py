@@ -25,6 +25,7 @@ from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.slow import find_slow
+from megatrace.analysis.states import diagnose_states
 from megatrace.analysis.timeline import Known, gather
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding
@@ -61,6 +62,8 @@ def diagnose(
     """The verdict on a trace. ``now``: ns since the epoch at which the job still stood as the trace ends;
     ``earlier``: a run of the same configuration to compare with; ``timeline``: keep the calls around the
     first finding for a viewer."""
+    if trace.dumped is not None:
+        return diagnose_states(trace, now)
     return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from megatrace.analysis.hang_claim import Scene
+from megatrace.analysis.hang_dump import judge_dump
 from megatrace.analysis.hang_finding import Reporter
 from megatrace.analysis.hang_node import aftermath
 from megatrace.analysis.hang_pace import History, Pace
@@ -29,6 +30,7 @@ from megatrace.model.events import NO_PEER, Events, Op
 from megatrace.model.finding import Finding, NextStep, Where
 from megatrace.model.frontier import Frontier
 from megatrace.model.layout import ParallelLayout
+from megatrace.model.states import Dumped
 from megatrace.model.trace import Coverage, RankPlace
 from megatrace.units import format_duration, say_ranks
 
@@ -49,6 +51,8 @@ class HangResult:
     undecidable: bool = False
     suspects: tuple[int, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
+    graph: WaitsFor | None = None
+    """Who waits for whom, None where there were no calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Hints:
     steady           ns: when the first iteration was over, of which start-up is a part; None unknown
     clock_error      ns by which clocks of nodes may differ
     names            name of each communicator
+    dumped           when states were dumped, which have no times of completion: nothing then tells who
+                     stopped first; None for recordings
     """
 
     until: int | None = None
@@ -72,6 +78,7 @@ class Hints:
     steady: int | None = None
     clock_error: int = 0
     names: tuple[str | None, ...] = ()
+    dumped: Dumped | None = None
 
 
 def _nowhere(*_: int) -> Where:
@@ -94,26 +101,34 @@ def find_hangs(
     ``history``: the trace's events, from which a silent rank's usual pace is read; without it its longest
     pause has to do.
     """
-    hints, coverage = hints or Hints(), coverage or Coverage()
     if not len(frontier):
         return HangResult(reason="no calls were recorded, so nothing can be said about a hang")
     graph = waits_for(frontier)
+    hints, coverage = hints or Hints(), coverage or Coverage()
+    result = _find(graph, layout, where, place_of, coverage, history, hints)
+    return replace(result, graph=graph)
+
+
+def _find(
+    graph: WaitsFor,
+    layout: ParallelLayout | None,
+    where: Callable[[int, int], Where],
+    place_of: Callable[[int], RankPlace],
+    coverage: Coverage,
+    history: Events | None,
+    hints: Hints,
+) -> HangResult:
+    frontier = graph.frontier
     past = None if history is None else History(history)
     roots = find_roots(graph, None if past is None else past.agreed)
     until = hints.until if hints.until is not None else frontier.snapshot_at
     if not roots:
         return _nobody_waits(graph, until, hints)
-    stall = judge(
-        graph,
-        roots,
-        until=until,
-        earlier=hints.earlier,
-        pace=_no_pace if past is None else past.pace,
-        clock_error=hints.clock_error,
-        pause=None if past is None or hints.steady is None else past.longest_pause(hints.steady),
-    )
+    stall = _stall(graph, roots, until, hints, past)
     words = Words(graph, layout, place_of, hints.names)
-    first, later = _first(roots, aftermath(graph, roots, place_of, past))
+    first, later = (
+        _first(roots, aftermath(graph, roots, place_of, past)) if hints.dumped is None else _together(roots)
+    )
     first = not_tied(graph, first)
     stands = stall.standing is Standing.STANDS
     lone = _merely_ended(graph, first, words, coverage, hints)
@@ -131,6 +146,31 @@ def find_hangs(
         # Somebody waits for a rank of which nothing was recorded: it may hold up those who look guilty.
         finding = replace(finding, confidence=min(finding.confidence, INCOMPLETE))
     return HangResult((finding,), finding.summary)
+
+
+def _stall(
+    graph: WaitsFor, roots: list[Root], until: int | None, hints: Hints, past: History | None
+) -> Stall:
+    if hints.dumped is not None and until is None:
+        return judge_dump(graph, roots, hints.dumped)
+    return judge(
+        graph,
+        roots,
+        until=until,
+        earlier=hints.earlier,
+        pace=_no_pace if past is None else past.pace,
+        clock_error=hints.clock_error,
+        pause=None if past is None or hints.steady is None else past.longest_pause(hints.steady),
+    )
+
+
+def _together(roots: list[Root]) -> tuple[list[Root], list[Root]]:
+    """All roots at once, for states without times; calls that do not fit explain the standstill of others."""
+    wrong = [root for root in roots if root.kind is RootKind.MISMATCH]
+    if wrong:
+        return wrong[:1], [root for root in roots if root.kind is not RootKind.MISMATCH]
+    known = [root for root in roots if root.kind is not RootKind.UNRECORDED]
+    return known or roots, []
 
 
 def _no_pace(_: int) -> Pace | None:

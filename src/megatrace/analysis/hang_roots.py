@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from megatrace.analysis.mismatch import Agreed, Mismatch, find_mismatches
 from megatrace.analysis.waits_for import NEVER, Hold, WaitsFor
-from megatrace.model.frontier import ENDED
 
 
 class RootKind(Enum):
@@ -88,7 +87,7 @@ def _calls(graph: WaitsFor, broken: set[int]) -> list[Root]:
         if int(instance) in broken:
             continue
         waiters = tuple(sorted(int(rank) for rank in graph.waiters(int(instance))))
-        done = np.flatnonzero((graph.calls.instance == instance) & (graph.calls.state == ENDED))
+        done = graph.finished(int(instance))
         kind = RootKind.CALL if graph.frontier.has_start else RootKind.GROUP
         if len(done):
             kind = RootKind.DEVICE

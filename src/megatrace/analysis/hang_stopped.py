@@ -17,6 +17,9 @@ from megatrace.analysis.waits_for import EXCHANGE_NS
 from megatrace.model.events import NO_COMM, Op
 from megatrace.model.finding import Evidence, Kind, Link
 
+SPELT = 4
+"""Ranks of which each one's missing call is named."""
+
 
 class Stopped:
     """Makes the claims of one scene. ``past`` None where there is no history; ``dead`` global ranks known
@@ -137,20 +140,31 @@ class Stopped:
         ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
         rank = ranks[0]
         call = missing_call(self.scene.graph, rank, self.scene.layout)
-        evidence = [
-            Evidence(
-                f"last call of {self.scene.name(ranks)}: {self.scene.words.last_call(rank)}, completed; "
-                "nothing is pending there: "
-                "its host stopped calling"
-            )
-        ]
+        hosts = "its host" if len(ranks) == 1 else "their hosts"
+        evidence = [Evidence(f"{self._idle(ranks)}: {hosts} stopped calling")]
         evidence += self._peers(rank, call)
         text, kind, others = self._stopped_text(ranks, call)
+        calls = [missing_call(self.scene.graph, one, self.scene.layout) for one in ranks[:SPELT]]
+        if len({None if one is None else (one.comm, one.seq, one.peer) for one in calls}) > 1:
+            text = f"{self.scene.name(ranks)} stopped calling: " + "; ".join(
+                f"rank {self.scene.frontier.ranks[one]} never posted {self.scene.words.call(made)}"
+                for one, made in zip(ranks, calls, strict=False)
+                if made is not None
+            )
+            kind, others = Kind.HANG_HOST, (Kind.HANG_DEVICE, Kind.MISSING_CALL)
         exonerated = (f"not the network: every call that {self.scene.name(ranks)} made has completed",)
         return Claim(
             kind, ranks, text, 0.99 if len(ranks) == 1 else 0.9, others, call=call, evidence=tuple(evidence),
             exonerated=exonerated,
         )  # fmt: skip
+
+    def _idle(self, ranks: tuple[int, ...]) -> str:
+        """That nothing is pending there."""
+        name = self.scene.name(ranks)
+        if not self.scene.frontier.calls[list(ranks)].any():
+            return f"nothing is pending on {name}: all that was called there has completed"
+        last = self.scene.words.last_call(ranks[0])
+        return f"last call of {name}: {last}, completed; nothing is pending there"
 
     def _stopped_text(
         self, ranks: tuple[int, ...], call: NextCall | None

@@ -11,8 +11,11 @@ from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.mismatch import Misfit
 from megatrace.analysis.waits_for import Hold
 from megatrace.model.finding import Evidence, Kind
-from megatrace.model.frontier import ENDED, STARTED
+from megatrace.model.frontier import STARTED
 from megatrace.units import format_count, format_duration
+
+SPELT = 4
+"""Ranks of which each one's call is named."""
 
 
 class Stuck:
@@ -27,24 +30,34 @@ class Stuck:
         instance = roots[0].instances[0]
         what = self.scene.words.instance(instance)
         started = self._started(instance, ranks[0])
-        done = np.flatnonzero(
-            (self.scene.graph.calls.instance == instance) & (self.scene.graph.calls.state == ENDED)
-        )
+        done = self.scene.graph.finished(instance)
         text = f"the device of {self.scene.name(ranks)} stopped before {what}"
         proof = f"its peers have started {what}; there it was called and never started"
+        seen = self.scene.frontier.has_start
         if started:
             text = f"the device of {self.scene.name(ranks)} stopped in {what}"
             proof = (
                 f"{format_count(len(done))} of its peers completed {what}; there it started and never ended"
             )
         elif len(done):
-            proof = f"{format_count(len(done))} of its peers have completed {what}; there it never started"
+            never = "never started" if seen else "was called and never completed"
+            proof = f"{format_count(len(done))} of its peers have completed {what}; there it {never}"
+        if not seen:
+            text = f"the device of {self.scene.name(ranks)} stopped at {what}"
+        places = {root.ranks: root.instances[0] for root in roots if len(root.ranks) == 1}
+        if len(set(places.values())) > 1 and len(places) == len(ranks) <= SPELT:
+            text = f"the devices of {self.scene.name(ranks)} stopped: " + "; ".join(
+                f"rank {self.scene.frontier.ranks[rank]} at {self.scene.words.instance(where)}"
+                for (rank,), where in sorted(places.items())
+            )
         evidence = (
             Evidence(proof),
             Evidence("nothing is pending there before it: its host went on, its queue did not"),
         )
         exonerated: tuple[str, ...] = (f"not the host: {self.scene.name(ranks)} made the call",)
         others: tuple[Kind, ...] = ()
+        if not seen:
+            others, exonerated = (Kind.HANG_HOST,), ()
         if self.scene.comm(instance) < 0 and not started:
             # A coalesced exchange starts when its last message is posted, which the host may not have done.
             others, exonerated = (Kind.MISSING_CALL, Kind.HANG_HOST), ()

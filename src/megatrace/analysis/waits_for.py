@@ -156,6 +156,18 @@ class WaitsFor:
             away[hit & (away < 0)] = int(away.max()) + 1
         return away
 
+    def finished(self, instance: int) -> I8:
+        """Rank indices that completed an instance: as their calls say, or the counters of those whose call is
+        no longer recorded."""
+        rows = np.flatnonzero(self.calls.instance == instance)
+        done = self.calls.rank[rows[self.calls.state[rows] == ENDED]]
+        group, frontier = int(self.instances.group[instance]), self.frontier
+        if group >= self.pairs.base:
+            return np.asarray(done, np.int64)
+        mine = (frontier.entry_comm == group) & (frontier.entry_ended >= self.instances.seq[instance])
+        counted = np.setdiff1d(frontier.entry_rank[mine], self.calls.rank[rows])
+        return np.union1d(done, counted).astype(np.int64)
+
     def directly(self, rank: int) -> I8:
         """Instances that a rank (index) holds up by not having made the call."""
         mine = (self.hold_rank == rank) & (self.hold_why == Hold.ABSENT)

@@ -173,16 +173,18 @@ class Frontier:
         *,
         tail: int | None = TAIL,
         peers: NDArray[np.int32] | None = None,
+        settled: bool = False,
     ) -> Frontier:
         """The frontier of a trace.
 
         ``peers``: int32 per event, the other end of each Send and Recv where the source has no peer column
         and the layout tells. ``tail``: calls kept a rank; None: so many that the first open call of every
         rank is among them, within ``MOST_CELLS``, which a trace on disk can afford and an agent cannot.
+        ``settled``: completions are states of one moment (``frontier_align``).
         """
         if tail is None:
             tail = reach(events, TAIL)
-        return _Builder(events, communicators, tail, peers).build(snapshot_at)
+        return _Builder(events, communicators, tail, peers, settled).build(snapshot_at)
 
 
 _NOT_COLUMNS = frozenset({"members", "has_start", "has_end", "snapshot_at"})
@@ -197,7 +199,9 @@ class _Builder:
         communicators: Sequence[Communicator],
         tail: int,
         peers: NDArray[np.int32] | None,
+        settled: bool,
     ) -> None:
+        self.settled = settled
         self.events = events
         self.communicators = communicators
         self.size = max(tail, 1)
@@ -330,8 +334,9 @@ class _Builder:
         rank, peer = self.rank_index[last], self.peer[last]
         send = self.events.op[last] == Op.SEND
         base = pair_bases(
-            self.events, self.bounds, self.seq, self.comm, self.lost, self.peer, last, inverse, rows
-        )
+            self.events, self.bounds, self.seq, self.comm, self.lost, self.peer, last, inverse, rows,
+            settled=self.settled,
+        )  # fmt: skip
         known = base != UNALIGNED
         self.seq[rows] -= base[inverse]
         self.peer[rows[~known[inverse]]] = (

@@ -2,10 +2,11 @@
 
 The k-th Send from a to b belongs to the k-th Recv at b from a. Where a ring was overwritten, the two ends
 no longer start at the same k; the last collective in which both took part is a point that both passed with
-everything before it matched, so both count from there. Without lost records both count from their first
-call.
+everything before it matched, so both count from there. Without a common collective, both count from their
+first message that has not completed, where states were dumped: on a job that stands a message has completed
+at both ends or at neither. Without lost records both count from their first call.
 
-Does not guess: a pair without a common collective keeps its plain counts.
+Does not guess: a pair without a common collective, and without completions, cannot be paired.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.events import Events, Op
+from megatrace.model.events import UNSEEN, Events, Op
 
 I8 = NDArray[np.int64]
 I4 = NDArray[np.int32]
@@ -34,6 +35,8 @@ def pair_bases(
     last: I8,
     inverse: NDArray[Any],
     rows: NDArray[Any],
+    *,
+    settled: bool = False,
 ) -> I8:
     """int64 [pairs]: how many calls of each (rank, peer, direction) lie before the point from which both
     ends count.
@@ -60,8 +63,11 @@ def pair_bases(
     for entry in affected:
         anchor = anchors.row(int(own[entry]), int(index[entry]))
         base[entry] = UNALIGNED
+        mine = rows[order[starts[entry] : starts[entry + 1]]]
         if anchor is not None:
-            base[entry] = np.searchsorted(rows[order[starts[entry] : starts[entry + 1]]], anchor)
+            base[entry] = np.searchsorted(mine, anchor)
+        elif settled and events.end is not None:
+            base[entry] = int((events.end[mine] != UNSEEN).sum())
     return base
 
 

@@ -14,6 +14,7 @@ from megatrace.model.events import Events
 from megatrace.model.job import JobConfig
 from megatrace.model.layout import Axis
 from megatrace.model.series import LogFact, Series, Spans
+from megatrace.model.states import CallNote, Dumped, Positions
 
 
 class Observable(Enum):
@@ -61,6 +62,8 @@ class Coverage:
 
     observables: frozenset[Observable] = frozenset()
     ranks_missing: tuple[int, ...] = ()
+    ranks_silent: tuple[int, ...] = ()
+    """Ranks whose recording is there and holds no call: nothing was open there."""
     gaps: tuple[Gap, ...] = ()
     lines: int = 0
     bad_lines: int = 0
@@ -80,6 +83,7 @@ class Coverage:
             if self.observables and other.observables
             else self.observables | other.observables,
             ranks_missing=tuple(sorted({*self.ranks_missing, *other.ranks_missing})),
+            ranks_silent=tuple(sorted({*self.ranks_silent, *other.ranks_silent})),
             gaps=self.gaps + other.gaps,
             lines=self.lines + other.lines,
             bad_lines=self.bad_lines + other.bad_lines,
@@ -119,7 +123,8 @@ class Trace:
 
     ``communicators[i].id == i``; ``Events.comm`` indexes it. ``snapshot_at`` is the time (ns) up to which the
     recording is known to be complete (a ring read live, a dump's own time), None where only the last call
-    tells. ``places`` ascend by rank.
+    tells. ``places`` ascend by rank. ``positions``, ``call_notes`` and ``dumped`` come from sources that
+    dump states (a flight recorder); ``dumped`` is None for all others.
     """
 
     events: Events
@@ -132,6 +137,9 @@ class Trace:
     series: tuple[Series, ...] = ()
     facts: tuple[LogFact, ...] = ()
     snapshot_at: int | None = None
+    positions: Positions | None = None
+    call_notes: tuple[CallNote, ...] = ()
+    dumped: Dumped | None = None
 
     def with_job(self, job: JobConfig) -> Trace:
         """The same trace with another declared configuration."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.units import NS_PER_S
 
 _MAGIC = b"ustar"
 _MAGIC_AT = 257
@@ -32,7 +33,10 @@ def members(source: Source, options: ReadOptions) -> Iterator[Source]:
                 data = archive.extractfile(member) if member.isreg() else None
                 if data is not None:
                     name = f"{source.name}/{member.name}"
-                    yield Source(name, cast(BinaryIO, data), options, packed_size=member.size)
+                    written = int(member.mtime) * NS_PER_S
+                    yield Source(
+                        name, cast(BinaryIO, data), options, packed_size=member.size, modified=written
+                    )
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         source.damage = source.damage or f"is a damaged archive ({error})"
 

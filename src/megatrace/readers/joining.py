@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatrace.model.events import NO_COMM, Events
+from megatrace.model.states import CallNote, Positions
 from megatrace.model.trace import Communicator, Coverage, Trace
 from megatrace.units import say_ranks
 
@@ -26,8 +28,16 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
     communicators: list[Communicator] = []
     parts: dict[int, Events] = {}
     notes: list[str] = []
+    positions: list[Positions] = []
+    calls: list[CallNote] = []
     for trace in by_sight:
-        events = _renumbered(trace, communicators)
+        number = _numbers(trace, communicators)
+        events = trace.events
+        if events.comm is not None:
+            events = events.with_columns(comm=number[events.comm])
+        if trace.positions is not None:
+            positions.append(replace(trace.positions, comm=number[trace.positions.comm]))
+        calls += [replace(note, comm=int(number[note.comm])) for note in trace.call_notes]
         again = [rank for rank in events.ranks().tolist() if rank in parts]
         for rank in events.ranks().tolist():
             parts.setdefault(rank, events.take(events.rows_of(rank)))
@@ -51,13 +61,14 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
         series=tuple(series for trace in traces for series in trace.series),
         facts=tuple(fact for trace in traces for fact in trace.facts),
         snapshot_at=max(times, default=None),
+        positions=Positions.concatenate(positions) if positions else None,
+        call_notes=tuple(calls),
+        dumped=next((trace.dumped for trace in traces if trace.dumped is not None), None),
     )
 
 
-def _renumbered(trace: Trace, known: list[Communicator]) -> Events:
-    """The events with communicator numbers of the joined list; the same hash is the same communicator."""
-    if trace.events.comm is None:
-        return trace.events
+def _numbers(trace: Trace, known: list[Communicator]) -> NDArray[np.int32]:
+    """int32: the number in the joined list of each communicator; the same hash is the same communicator."""
     number = np.full(len(trace.communicators) + 1, NO_COMM, np.int32)  # the last place serves NO_COMM (-1)
     for communicator in trace.communicators:
         same = next((c for c in known if c.hash is not None and c.hash == communicator.hash), None)
@@ -67,4 +78,4 @@ def _renumbered(trace: Trace, known: list[Communicator]) -> Events:
         elif same.members is not None and communicator.members is not None:
             known[same.id] = replace(same, members=tuple(sorted({*same.members, *communicator.members})))
         number[communicator.id] = same.id
-    return trace.events.with_columns(comm=number[trace.events.comm])
+    return number

@@ -89,7 +89,16 @@ def _read_one(path: str, found: _Found) -> None:
         info = os.fstat(raw.fileno())
         if (info.st_dev, info.st_ino) not in found.seen:
             found.seen.add((info.st_dev, info.st_ino))
-            _offer(Source(path, cast(BinaryIO, raw), found.options, packed_size=info.st_size), found)
+            _offer(
+                Source(
+                    path,
+                    cast(BinaryIO, raw),
+                    found.options,
+                    packed_size=info.st_size,
+                    modified=info.st_mtime_ns,
+                ),
+                found,
+            )
 
 
 def _offer(source: Source, found: _Found) -> None:

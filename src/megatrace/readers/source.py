@@ -45,9 +45,17 @@ class Source:
     """One opened input. ``name`` is how messages call it."""
 
     def __init__(
-        self, name: str, raw: BinaryIO, options: ReadOptions | None = None, *, packed_size: int = 0
+        self,
+        name: str,
+        raw: BinaryIO,
+        options: ReadOptions | None = None,
+        *,
+        packed_size: int = 0,
+        modified: int | None = None,
     ) -> None:
         self.name = name
+        self.modified = modified
+        """ns since the epoch: when the file was last written, None where that is not known."""
         self.damage = ""
         """A sentence part that says why reading ended early, "" where it did not."""
         self.kind = "plain"
@@ -111,6 +119,22 @@ class Source:
             self.damage = f"unpacks to more than {EXPANSION_LIMIT} times its size, as no log does"
             return 0
         return size
+
+    def read_whole(self, limit: int) -> bytes:
+        """Everything, for formats that are one value and not lines.
+
+        Ends early with ``damage`` where more than ``limit`` bytes come: a sparse file and a bomb are never
+        held in memory.
+        """
+        parts: list[bytes] = []
+        view, total = memoryview(bytearray(1 << 20)), 0
+        while size := self.readinto(view):
+            total += size
+            if total > limit:
+                self.damage = self.damage or f"is larger than {limit:,} bytes"
+                return b""
+            parts.append(bytes(view[:size]))
+        return b"".join(parts)
 
     def _read_raw(self, view: memoryview) -> int:
         try:

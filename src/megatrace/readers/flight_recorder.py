@@ -1,0 +1,324 @@
+"""Dumps of PyTorch's flight recorder: the last calls of every process, with their states.
+
+A process group keeps the last calls (2,000 by default) in a ring and writes them when a watchdog times
+out, or when asked to. A dump can show when a call was made, its size, group and number, whether it was
+started (where timing was on) and completed, and how far the process got on each group. It cannot show when
+it was made itself, nor which rank made it, and completion times are those at which a watchdog looked.
+
+Pickles are read by a machine that knows only data (``flight_recorder_pickle``): they come from elsewhere.
+Record numbers are a process' own and say nothing across ranks; calls are matched by group and number, and
+messages by their two ends, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from megatrace.errors import TraceError
+from megatrace.model.events import NO_COMM, NO_PEER, NO_SEQ, UNSEEN, EventFlag, Events, Op
+from megatrace.model.states import CallNote, Dumped, Positions
+from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, Trace
+from megatrace.readers import registry
+from megatrace.readers.flight_recorder_dump import Dump, parse_dump
+from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
+from megatrace.readers.flight_recorder_ranks import assign_ranks
+from megatrace.readers.source import ReadOptions, Source
+from megatrace.units import say_ranks
+
+MAX_BYTES = 256 << 20
+"""Of one dump. 2,000 entries with stack frames are 10 MB; a buffer of ten times that is large."""
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_KEYS = (b"profiling_name", b"pg_config", b"pg_status", b"collective_seq_id", b"nccl_comm_state")
+_SEEN = frozenset(
+    {
+        Observable.ENQUEUE, Observable.COUNT, Observable.BYTES, Observable.DTYPE, Observable.PEER,
+        Observable.SEQ, Observable.GROUP, Observable.COMPLETION,
+    }
+)  # fmt: skip
+
+
+@registry.register("flight_recorder", summary="PyTorch flight recorder dumps, pickle or JSON, one per rank")
+class FlightRecorderReader:
+    """See ``readers.Reader``."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._limit = min(options.max_file_bytes, MAX_BYTES)
+        self._dumps: list[Dump] = []
+        self._broken: list[tuple[str, str]] = []
+
+    def refuses(self, head: bytes) -> str | None:
+        """A pickle or a JSON object that names a key of a dump in its first bytes."""
+        if _PICKLE.match(head):
+            if any(key in head for key in _KEYS) or b"entries" in head:
+                return None
+            return "a pickle without any key of a flight-recorder dump"
+        if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"["):
+            return "neither a pickle nor JSON"
+        if any(b'"' + key + b'"' in head for key in _KEYS):
+            return None
+        return "JSON without any key of a flight-recorder dump"
+
+    def add(self, source: Source) -> None:
+        """Reads one dump. A broken one is noted: the others are still evidence."""
+        data = source.read_whole(self._limit)
+        if source.damage and not data:
+            self._broken.append((source.name, source.damage))
+            return
+        try:
+            dump = parse_dump(_decode(data), source.name)
+        except (PickleRefused, ValueError, RecursionError) as error:
+            reason = "is nested too deep" if isinstance(error, RecursionError) else str(error)
+            self._broken.append((source.name, source.damage or reason))
+            return
+        if dump is None:
+            self._broken.append((source.name, "holds no entries and no groups"))
+            return
+        dump.modified = source.modified
+        self._dumps.append(dump)
+
+    def finish(self) -> Trace:
+        """The Trace of all dumps. Raises TraceError where not one could be read."""
+        if not self._dumps:
+            name, reason = self._broken[0]
+            more = f" ({len(self._broken) - 1:,} other dumps are no better)" if len(self._broken) > 1 else ""
+            raise TraceError(f"{name}: the flight-recorder dump {reason}{more}", path=name)
+        assigned = assign_ranks(self._dumps)
+        pairs = [(r, d) for r, d in zip(assigned.ranks, self._dumps, strict=True) if r is not None]
+        pairs.sort(key=lambda pair: pair[0])
+        if not pairs:
+            raise TraceError(" ".join(assigned.notes), path=self._dumps[0].source)
+        trace = _joined(pairs)
+        notes = [*assigned.notes, *(f"{name} was not read: it {why}." for name, why in self._broken)]
+        notes += _notes(trace, pairs)
+        return replace(trace, coverage=replace(trace.coverage, notes=tuple(notes)))
+
+
+def _decode(data: bytes) -> object:
+    if _PICKLE.match(data):
+        return loads(data)
+    return json.loads(data.decode("utf-8-sig", "replace"), parse_int=_integer, parse_constant=_nothing)
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if len(text) < 20 else None  # a longer one is no time and costs quadratic time
+
+
+def _nothing(_: str) -> None:
+    return None
+
+
+def _joined(pairs: Sequence[tuple[int, Dump]]) -> Trace:
+    table = _Groups(pairs)
+    parts = [_events(rank, dump, table) for rank, dump in pairs if len(dump)]
+    started = any(dump.has_start for _, dump in pairs)
+    events = Events.concatenate(parts)
+    if not started:
+        events = events.with_columns(start=None)
+    observables = _SEEN | {Observable.START} if started else _SEEN
+    ranks = [rank for rank, _ in pairs]
+    world = max([*ranks, *table.highest()])
+    missing = tuple(sorted(set(table.known_ranks()) - set(ranks)))
+    times = [dump.modified for _, dump in pairs]
+    timeouts = [dump.timeout for _, dump in pairs if dump.timeout is not None]
+    del world
+    return Trace(
+        events=events,
+        communicators=tuple(table.communicators),
+        coverage=Coverage(
+            observables=observables,
+            ranks_missing=missing,
+            ranks_silent=tuple(rank for rank, dump in pairs if not len(dump)),
+            lines=sum(len(dump) for _, dump in pairs),
+            bad_lines=sum(dump.bad for _, dump in pairs),
+        ),
+        inputs=(InputInfo(_folder(pairs), "flight_recorder", observables, len(pairs)),),
+        positions=_positions(pairs, table, events),
+        call_notes=tuple(note for rank, dump in pairs for note in _call_notes(rank, dump, table)),
+        dumped=Dumped(
+            max((time for time in times if time is not None), default=None) if None not in times else None,
+            min(timeouts, default=None),
+        ),
+    )
+
+
+def _folder(pairs: Sequence[tuple[int, Dump]]) -> str:
+    if len(pairs) == 1:
+        return pairs[0][1].source
+    folders = {dump.source.rpartition("/")[0] for _, dump in pairs}
+    return folders.pop() or "." if len(folders) == 1 else pairs[0][1].source
+
+
+class _Groups:
+    """The communicators of all dumps: groups of the same name and the same members are one."""
+
+    def __init__(self, pairs: Sequence[tuple[int, Dump]]) -> None:
+        self.communicators: list[Communicator] = []
+        self._number: dict[tuple[str, tuple[int, ...] | None], int] = {}
+        self._order: dict[int, tuple[int, ...]] = {}
+        users: dict[str, set[int]] = {}
+        for rank, dump in pairs:
+            for name in {*dump.names, *dump.config}:
+                if dump.config.get(name, ("", None))[1] is None:
+                    users.setdefault(name, set()).add(rank)
+        self._users = {name: tuple(sorted(ranks)) for name, ranks in users.items()}
+        for rank, dump in pairs:
+            for name in dump.config:
+                self.of(rank, dump, name)
+
+    def of(self, rank: int, dump: Dump, name: str) -> int:
+        """The communicator of a group that a rank's dump names."""
+        desc, ranks = dump.config.get(name, ("", None))
+        key = (name, ranks)
+        if key not in self._number:
+            self._number[key] = len(self.communicators)
+            members = tuple(sorted(ranks)) if ranks is not None else self._users.get(name, (rank,))
+            self._order[len(self.communicators)] = ranks if ranks is not None else members
+            title = name if not desc or desc in ("undefined", "default_pg") else f"{desc} {name}"
+            title = "default_pg" if desc == "default_pg" else title
+            self.communicators.append(Communicator(len(self.communicators), members, name=title[:120]))
+        return self._number[key]
+
+    def ordered(self, comm: int) -> tuple[int, ...]:
+        """Global ranks of a communicator in the order of its own ranks."""
+        return self._order[comm]
+
+    def known_ranks(self) -> set[int]:
+        """Ranks that any group names."""
+        return {rank for communicator in self.communicators for rank in communicator.members or ()}
+
+    def highest(self) -> list[int]:
+        """The highest rank of each communicator."""
+        return [communicator.members[-1] for communicator in self.communicators if communicator.members]
+
+
+def _events(rank: int, dump: Dump, table: _Groups) -> Events:
+    comms = np.asarray([table.of(rank, dump, name) for name in dump.names], np.int32)
+    comm = comms[dump.group]
+    peer = np.full(len(dump), NO_PEER, np.int32)
+    for number in np.unique(comm[dump.peer >= 0]).tolist():
+        order = np.asarray(table.ordered(number), np.int32)
+        rows = np.flatnonzero((comm == number) & (dump.peer >= 0) & (dump.peer < len(order)))
+        peer[rows] = order[dump.peer[rows]]
+    flags = np.where(dump.coalesced, int(EventFlag.COALESCED), 0).astype(np.uint8)
+    return Events(
+        rank=np.full(len(dump), rank, np.int32), op=dump.op, seq=dump.seq, enqueue=dump.created,
+        count=dump.count, comm=comm, start=dump.started, end=dump.ended, nbytes=dump.nbytes, peer=peer,
+        flags=flags,
+    )  # fmt: skip
+
+
+def _positions(pairs: Sequence[tuple[int, Dump]], table: _Groups, events: Events) -> Positions | None:
+    """What the counters of groups add. They count messages and collectives alike, so those of a group that
+    carries messages are left out."""
+    p2p = (events.op == Op.SEND) | (events.op == Op.RECV)
+    carries = set() if events.comm is None else set(np.unique(events.comm[p2p]).tolist())
+    rows: list[tuple[int, int, int, int, int]] = []
+    for rank, dump in pairs:
+        names = _names_of_ids(dump)
+        for key, (enqueued, started, completed) in dump.status.items():
+            name = names.get(key)
+            if name is None:
+                continue
+            comm = table.of(rank, dump, name)
+            last, opened = _last_seq(dump, name), _oldest_open(dump, name)
+            if comm in carries or completed > enqueued or (last is not None and last != enqueued):
+                continue
+            # A dump lists what is open, so counters that lag behind it are corrected by it.
+            completed = enqueued if opened is None else min(completed, opened - 1)
+            rows.append((rank, comm, enqueued, max(started, completed), completed))
+    rows += _not_called(pairs, table, events, {(rank, comm) for rank, comm, *_ in rows})
+    return Positions.of(rows) if rows else None
+
+
+def _not_called(
+    pairs: Sequence[tuple[int, Dump]], table: _Groups, events: Events, counted: set[tuple[int, int]]
+) -> list[tuple[int, int, int, int, int]]:
+    """Positions of members without a call on a group where others have an open one.
+
+    A dump lists every call that is open, so what it does not list was not made: hosts do not run ahead by as
+    many calls as a buffer holds.
+    """
+    if events.comm is None or events.end is None or not len(events):
+        return []
+    rows = np.flatnonzero((events.op != Op.SEND) & (events.op != Op.RECV) & (events.comm >= 0))
+    made = set(zip(events.rank[rows].tolist(), events.comm[rows].tolist(), strict=True))
+    rows = rows[(events.end[rows] == UNSEEN) & (events.seq[rows] != NO_SEQ)]
+    oldest = np.full(len(table.communicators), np.iinfo(np.int64).max)
+    np.minimum.at(oldest, events.comm[rows], events.seq[rows])
+    recorded = {rank for rank, _ in pairs}
+    return [
+        (rank, comm, int(oldest[comm]) - 1, int(oldest[comm]) - 1, int(oldest[comm]) - 1)
+        for comm in np.unique(events.comm[rows]).tolist()
+        for rank in table.communicators[comm].members or ()
+        if rank in recorded and (rank, comm) not in made and (rank, comm) not in counted
+    ]
+
+
+def _names_of_ids(dump: Dump) -> dict[str, str]:
+    """The group name of each local id: as entries say, the others in the order in which groups were made."""
+    known = dump.ids
+    ids, names = sorted(dump.status, key=_natural), sorted(dump.config, key=_natural)
+    if len(ids) != len(names):
+        return dict(known)
+    guess = dict(zip(ids, names, strict=True))
+    return guess if all(guess.get(key, name) == name for key, name in known.items()) else dict(known)
+
+
+def _natural(text: str) -> tuple[int, int, str]:
+    return (0, int(text), "") if text.isdigit() and len(text) < 19 else (1, 0, text)
+
+
+def _last_seq(dump: Dump, name: str) -> int | None:
+    if name not in dump.names:
+        return None
+    rows = dump.group == dump.names.index(name)
+    return int(dump.seq[rows].max()) if rows.any() else None
+
+
+def _oldest_open(dump: Dump, name: str) -> int | None:
+    if name not in dump.names:
+        return None
+    rows = (dump.group == dump.names.index(name)) & (dump.ended == UNSEEN)
+    return int(dump.seq[rows].min()) if rows.any() else None
+
+
+def _call_notes(rank: int, dump: Dump, table: _Groups) -> list[CallNote]:
+    notes = []
+    for note in dump.notes:
+        name = dump.names[int(dump.group[note.row])]
+        op, comm = Op(int(dump.op[note.row])), table.of(rank, dump, name)
+        notes.append(CallNote(rank, comm, op, int(dump.seq[note.row]), note.shape, note.frame))
+    return notes
+
+
+def _notes(trace: Trace, pairs: Sequence[tuple[int, Dump]]) -> list[str]:
+    """Sentences about what is there and what is not."""
+    notes = []
+    silent, missing = trace.coverage.ranks_silent, trace.coverage.ranks_missing
+    if silent:
+        of = "dump" if len(silent) == 1 else "dumps"
+        notes.append(f"The {of} of {say_ranks(silent)} hold{'s' if len(silent) == 1 else ''} no call.")
+    if missing:
+        of = "is no dump" if len(missing) == 1 else "are no dumps"
+        notes.append(f"There {of} of {say_ranks(missing)}, which the groups of the others name.")
+    rolled = sum(dump.lost for _, dump in pairs)
+    if rolled:
+        notes.append(f"{rolled} of {len(pairs)} dumps do not reach back to the start of the job.")
+    versions = Counter(dump.version for _, dump in pairs if dump.version)
+    if len(versions) > 1:
+        said = ", ".join(f"{count} of {version}" for version, count in sorted(versions.items()))
+        notes.append(f"The dumps are of different versions: {said}.")
+    unknown = int((trace.events.op == Op.UNKNOWN).sum())
+    if unknown:
+        notes.append(f"{unknown:,} calls have an operation that is not known here.")
+    if bool((trace.events.enqueue == 0).any()) or bool((trace.events.enqueue == UNSEEN).any()):
+        notes.append("Some entries have no time.")
+    if trace.events.comm is not None and bool((trace.events.comm == NO_COMM).any()):
+        notes.append("Some entries name no group.")
+    return notes
