@@ -13,6 +13,7 @@ from enum import Enum
 from megatrace.model.events import Events
 from megatrace.model.job import JobConfig
 from megatrace.model.layout import Axis
+from megatrace.model.ras import RasSnapshot
 from megatrace.model.series import LogFact, Series, Spans
 from megatrace.model.states import CallNote, Dumped, Positions
 
@@ -140,6 +141,8 @@ class Trace:
     positions: Positions | None = None
     call_notes: tuple[CallNote, ...] = ()
     dumped: Dumped | None = None
+    ras: tuple[RasSnapshot, ...] = ()
+    """Answers of NCCL's RAS, earliest first."""
 
     def with_job(self, job: JobConfig) -> Trace:
         """The same trace with another declared configuration."""
