@@ -24,6 +24,7 @@ from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
 from megatrace.analysis.phases import PhaseTable
+from megatrace.analysis.ras import diagnose_ras
 from megatrace.analysis.slow import find_slow
 from megatrace.analysis.states import diagnose_states
 from megatrace.analysis.timeline import Known, gather
@@ -64,6 +65,8 @@ def diagnose(
     first finding for a viewer."""
     if trace.dumped is not None:
         return diagnose_states(trace, now)
+    if trace.ras and not len(trace.events):
+        return diagnose_ras(trace)
     return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis
 
 

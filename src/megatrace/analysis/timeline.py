@@ -149,7 +149,7 @@ def _ordinal(key: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _tasks(known: Known, cut: Cut) -> Tasks:
-    tasks = _joined([_finished(known, cut), *_unfinished(known, cut)])
+    tasks = _joined([_finished(known, cut), unfinished(known, cut.ranks)])
     order = np.lexsort((tasks.start, tasks.rank))
     return Tasks(**{name: getattr(tasks, name)[order] for name in _TASKS})
 
@@ -219,14 +219,14 @@ def _critical(costs: Costs | None, k: int) -> dict[tuple[int, int], list[int]]:
     return path
 
 
-def _unfinished(known: Known, cut: Cut) -> list[Tasks]:
-    """Tasks of the iteration in which each rank's recording ends, as far as its calls tell."""
+def unfinished(known: Known, ranks: NDArray[np.int32]) -> Tasks:
+    """Tasks of the iteration in which the recording of each of these ranks ends, as far as its calls tell."""
     it, events = known.resolved.iterations, known.resolved.trace.events
     if it is None or known.phases is None:
-        return []
+        return Tasks.empty()
     locator = Locator(known.resolved, known.phases)
     parts: list[Tasks] = []
-    for rank in (int(rank) for rank in cut.ranks):
+    for rank in (int(rank) for rank in ranks):
         mine = np.flatnonzero(it.rank == rank)
         stop = events.rows_of(rank).stop
         if not len(mine) or stop <= it.row[mine[-1]] + 1:
@@ -235,7 +235,7 @@ def _unfinished(known: Known, cut: Cut) -> list[Tasks]:
         found = locator.tasks_after(rank, first, stop)
         if found is not None:
             parts.append(_of_tail(known, rank, int(it.number[mine[-1]]) + 1, first, *found))
-    return parts
+    return _joined(parts)
 
 
 def _of_tail(

@@ -26,7 +26,16 @@ from megatrace.reports.html_marks import marks
 from megatrace.reports.html_texts import PageTexts
 from megatrace.reports.html_view import view
 
-SCRIPTS = ("page.js", "data.js", "chart.js", "iterations.js", "start.js")
+SCRIPTS = (
+    "page.js",
+    "data.js",
+    "chart.js",
+    "iterations.js",
+    "heat.js",
+    "gantt.js",
+    "lateness.js",
+    "start.js",
+)
 """In this order: each uses what stands before it."""
 
 

@@ -102,19 +102,18 @@ def rows_joined(cells: int) -> int:
 def _work(block: Block, pictures: Pictures, layout: ParallelLayout | None) -> None:
     if pictures.work_ms is None or pictures.work_ranks is None or not pictures.work_ms.size:
         return
-    order, stage, group = _in_order(pictures.work_ranks, layout)
+    order, stage = _in_order(pictures.work_ranks, layout)
     ranks, work = pictures.work_ranks[order], pictures.work_ms[order]
     joined = rows_joined(work.size)
     if joined > 1:
         starts = np.arange(0, len(work), joined)
         # fmax: the longest work that was seen, so that no slow rank disappears.
         work = np.fmax.reduceat(work, starts, axis=0)
-        ranks, stage, group = ranks[starts], stage[starts], group[starts]
+        stage = stage[starts]
     levels, low, high = _levels(work)
     block.put("work", levels, "u1")
     block.put("work_rank", ranks, "i4")
     block.put("work_stage", stage, "u2")
-    block.put("work_group", group, "i4")
     middle = _stage_levels(levels, stage)
     block.put("work_middle", middle, "u1")
     block.facts["work"] = {
@@ -124,26 +123,23 @@ def _work(block: Block, pictures: Pictures, layout: ParallelLayout | None) -> No
         "high": high,
         "levels": LEVELS,
         "joined": joined,
-        "drawn_ranks": len(pictures.work_ranks),
     }
 
 
 def _in_order(
     ranks: NDArray[np.int32], layout: ParallelLayout | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(order, stage, tensor group) of rows by stage, then by replica and place in the group."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(order, stage) of rows: by stage, then by replica, then by place in the group."""
     if layout is None:
         order = np.argsort(ranks, kind="stable")
-        zero = np.zeros(len(ranks), np.int64)
-        return order, zero, zero
+        return order, np.zeros(len(ranks), np.int64)
     grid = layout.grid()
     place = np.full(layout.world_size, layout.world_size, np.int64)
     place[grid.reshape(-1)] = np.arange(layout.world_size)
     known = np.where((ranks >= 0) & (ranks < layout.world_size), ranks, 0)
     at = place[known]
     order = np.argsort(at, kind="stable")
-    members = layout.tp * layout.cp
-    return order, at[order] // (members * layout.dp), at[order] // members
+    return order, at[order] // (layout.tp * layout.cp * layout.dp)
 
 
 def _levels(work: NDArray[np.float32]) -> tuple[NDArray[np.uint8], float, float]:

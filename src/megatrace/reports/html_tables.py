@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from megatrace.model.finding import Diagnosis, Pictures
 from megatrace.model.schedule import Phase
+from megatrace.model.trace import Observable
 from megatrace.reports.describe import Scene, iterations, moment
 from megatrace.reports.html_data import rows_joined
 from megatrace.reports.html_texts import PageTexts
@@ -106,6 +107,8 @@ def _heat(diagnosis: Diagnosis, p: Pictures, page: PageTexts, culprits: set[int]
     if p.work_ms is None or p.work_ranks is None or not np.isfinite(p.work_ms).any():
         return None
     said = [page("heat_say")]
+    if not diagnosis.coverage.has(Observable.START, Observable.END):
+        said.append(page("heat_group"))
     joined = rows_joined(p.work_ms.size)
     if joined > 1:
         said.append(page("heat_joined", count=joined))

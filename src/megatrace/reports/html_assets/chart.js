@@ -28,8 +28,8 @@ class Chart {
     this.stack.append(this.base, this.over);
     this.tip = make("div", { class: "tip", hidden: "" });
     this.readout = make("p", { class: "readout" });
-    this.hint = make("p", { class: "hint" }, words.mouse);
-    this.holder.append(this.tools, this.stack, this.tip, this.readout, this.hint);
+    this.say(null);
+    this.holder.append(this.tools, this.stack, this.tip, this.readout);
     this.listen();
     redraws.push(() => this.redraw());
     new ResizeObserver(() => this.redraw()).observe(this.stack);
@@ -159,9 +159,14 @@ class Chart {
   }
   onPin() {
     const text = this.pinned?.text;
-    this.readout.replaceChildren(...(text ? [make("b", {}, `${words.pinned}: `), text.replaceAll("\n", " · ")] : []));
+    this.say(text ?? null);
     if (text) announce(text.replaceAll("\n", ", "));
     this.drawOver();
+  }
+  // What is pinned, or how to use the picture.
+  say(text) {
+    if (text) this.readout.replaceChildren(make("b", {}, `${words.pinned}: `), text.replaceAll("\n", " · "));
+    else this.readout.replaceChildren(make("span", { class: "hint" }, words.mouse));
   }
   // Puts the cursor on a place of the picture and says what is there (keyboard, search).
   goTo(x, y) {

@@ -7,7 +7,9 @@ class Iterations extends Chart {
     this.start = data.iteration_start;
     const known = Array.from(this.ms).filter(Number.isFinite);
     this.top = Math.max(...known.length ? known : [1]) * 1.06;
-    this.full = { x0: this.number[0] - 0.5, x1: this.number[this.number.length - 1] + 0.5, y0: this.top, y1: 0 };
+    // The iteration in which a job came to stand has no time, and its place in the picture says so.
+    const last = Math.max(this.number[this.number.length - 1], marks.window ? marks.window[0] : 0);
+    this.full = { x0: this.number[0] - 0.5, x1: last + 0.5, y0: this.top, y1: 0 };
     this.view = { ...this.full };
     this.median = marks.median;
     this.leastX = 4;
@@ -58,6 +60,7 @@ class Iterations extends Chart {
       const x0 = this.px(marks.window[0] - 0.5), x1 = this.px((marks.window[1] ?? this.full.x1 - 0.5) + 0.5);
       c.fillStyle = colours.shade;
       c.fillRect(x0, i.y, x1 - x0, i.h);
+      if (marks.stands) this.stood(c, (x0 + x1) / 2);
     }
     for (let k = 0; k < this.ms.length; k++) {
       if (Number.isFinite(this.ms[k])) continue;
@@ -67,6 +70,18 @@ class Iterations extends Chart {
       hatch(c, x0, i.y, this.px(this.number[end] + 0.5) - x0, i.h, colours.line, 7);
       k = end;
     }
+  }
+
+  stood(c, x) {
+    const y = this.inner.y + this.inner.h / 2;
+    c.strokeStyle = colours.guilty;
+    c.lineWidth = 3;
+    c.beginPath();
+    for (const side of [-1, 1]) {
+      c.moveTo(x - 7, y - 7 * side);
+      c.lineTo(x + 7, y + 7 * side);
+    }
+    c.stroke();
   }
 
   line(c) {
@@ -102,7 +117,7 @@ class Iterations extends Chart {
     if (x > i.x + i.w || this.px(last + 0.5) < i.x) return;
     this.font(c, 650);
     c.fillStyle = colours.guilty;
-    const text = marks.window[0] === last ? `${words.iteration} ${last}` : `${words.iteration} ${marks.window[0]}–${last}`;
+    const text = marks.stands ? words.stood : marks.window[0] === last ? `${words.iteration} ${last}` : `${words.iteration} ${marks.window[0]}–${last}`;
     const width = c.measureText(text).width;
     c.textAlign = "left";
     c.fillText(text, Math.min(x + 4, i.x + i.w - width), i.y - 9);

@@ -1,3 +1,14 @@
+// Both pictures that have iterations below show the same ones.
+function link(one, other) {
+  if (!one || !other) return;
+  for (const [from, to] of [[one, other], [other, one]]) {
+    from.onView = ({ x0, x1 }) => {
+      if (to.view.x0 === x0 && to.view.x1 === x1) return;
+      to.setView({ ...to.view, x0, x1 });
+    };
+  }
+}
+
 // Starts the page: the theme first, then the pictures that there is data for.
 async function start() {
   startTheme();
@@ -10,11 +21,13 @@ async function start() {
     return;
   }
   const data = await unpack();
-  const pictures = { iterations: Iterations };
+  const pictures = { iterations: Iterations, heat: Heat, gantt: Gantt, late: Lateness };
+  const drawn = {};
   for (const holder of holders) {
     const Picture = pictures[holder.dataset.figure];
-    if (Picture) new Picture(holder, data);
+    if (Picture) drawn[holder.dataset.figure] = new Picture(holder, data);
   }
+  link(drawn.iterations, drawn.heat);
   redrawAll();
   root.dataset.drawn = "yes";
 }
