@@ -175,3 +175,48 @@ def test_a_coalesced_exchange_has_the_state_of_its_end(tmp_path: Path) -> None:
     ranks[0].coalesced("0", "scheduled", at=9)
     diagnosis = judged(write(tmp_path / "open", ranks))
     assert diagnosis.findings[0].culprits.ranks == (1,)
+
+
+REPORT = """[rank0] 2024-09-25 INFO Not all ranks joining collective: sequence number: 12
+internal record id: 11
+group info: 0:default_pg
+collective: nccl:all_reduce
+missing ranks: {missing}
+input sizes: [[4096]]
+output sizes: [[4096]]
+world size: 8
+expected ranks: {{0, 1, 2, 3, 4, 5, 6, 7}}
+collective state: scheduled
+collective stack trace:
+ all_reduce at /x/torch/distributed/distributed_c10d.py:2707
+step at /app/train.py:12
+"""
+
+
+@pytest.mark.shared
+def test_a_majority_that_is_missing_is_not_voted_down(shared_dir: Path) -> None:
+    diagnosis = judged(shared_dir / "cases" / "C10" / "fr_trace.txt")
+    (finding,) = diagnosis.findings
+    assert finding.ambiguous
+    assert finding.culprits.ranks == (3, 4, 5, 6, 7)
+    assert "ranks 0–2 made a call" in finding.summary.replace("-", "–")
+    assert "sync_buffers (gaussian_splatting.py:650)" in told(diagnosis)
+
+
+def test_the_report_of_the_analyzer_names_the_one_that_did_not_join(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text(REPORT.format(missing="{5}"))
+    diagnosis = judged(path)
+    assert diagnosis.findings[0].culprits.ranks == (5,)
+    assert diagnosis.findings[0].where.seq == 12
+    assert "step (train.py:12)" in told(diagnosis)
+
+
+def test_dumps_in_which_most_ranks_lack_a_call_are_ambiguous(tmp_path: Path) -> None:
+    recorders = [Recorder(rank, world(8)).call("0", "all_reduce", at=0) for rank in range(8)]
+    for recorder in recorders[:3]:
+        recorder.call("0", "all_reduce", "scheduled", at=60)
+    (finding,) = judged(write(tmp_path, recorders)).findings
+    assert finding.ambiguous
+    assert finding.kind is Kind.MISSING_CALL
+    assert finding.culprits.ranks == (3, 4, 5, 6, 7)

@@ -16,7 +16,7 @@ import numpy as np
 
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.named_layout import layout_of_names
-from megatrace.analysis.states_words import dump_evidence, healthy_words, missing_finding
+from megatrace.analysis.states_words import dump_evidence, either_side, healthy_words, missing_finding
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding, JobSummary, NextStep, Severity, Verdict
 from megatrace.model.frontier import Frontier
 from megatrace.model.frontier_positions import with_positions, with_ranks
@@ -72,7 +72,8 @@ def diagnose_states(trace: Trace, now: int | None = None) -> Diagnosis:
 def frontier_of(trace: Trace) -> Frontier:
     """Where every rank stands, by its calls and by what was counted."""
     frontier = Frontier.from_events(trace.events, trace.communicators, None, tail=None, settled=True)
-    frontier = with_ranks(frontier, trace.coverage.ranks_silent)
+    counted = () if trace.positions is None else trace.positions.rank.tolist()
+    frontier = with_ranks(frontier, [*trace.coverage.ranks_silent, *counted])
     return frontier if trace.positions is None else with_positions(frontier, trace.positions)
 
 
@@ -85,7 +86,8 @@ def _completed(finding: Finding, trace: Trace, hang: HangResult, layout: Paralle
     if layout is not None and layout.pp > 1 and ranks and max(ranks) < layout.world_size:
         stages = {layout.place(rank).stage for rank in ranks}
         where = replace(where, stage=stages.pop()) if len(stages) == 1 else where
-    return replace(finding, evidence=(*extra, *finding.evidence), where=where, window=None)
+    finding = replace(finding, evidence=(*extra, *finding.evidence), where=where, window=None)
+    return either_side(finding, hang.graph)
 
 
 def _identified(finding: Finding, number: int) -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from megatrace.analysis.hang import HangResult
@@ -9,7 +11,7 @@ from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.finding import Culprits, Evidence, Finding, Kind, Severity
 from megatrace.model.states import CallNote
 from megatrace.model.trace import Trace
-from megatrace.units import format_count, say_ranks
+from megatrace.units import format_count, format_ranks, say_ranks
 
 GROUPS = 3
 """Groups of which it is said how far each side got; the rest are counted."""
@@ -118,6 +120,39 @@ def _note(trace: Trace, graph: WaitsFor, culprits: tuple[int, ...]) -> CallNote 
     if best is not None:
         return best[1]
     return next((note for note in trace.call_notes if note.rank in culprits), None)
+
+
+def either_side(finding: Finding, graph: WaitsFor) -> Finding:
+    """The finding, with the other possibility where most of a group's members lack a call: they may have left
+    it out, or the few who wait in it made one too many. A majority proves nothing."""
+    culprits = [
+        index for rank in finding.culprits.ranks if (index := graph.frontier.index_of(rank)) is not None
+    ]
+    if finding.kind not in (Kind.HANG_HOST, Kind.MISSING_CALL) or len(culprits) < 2:
+        return finding
+    lacking = [set(graph.directly(index).tolist()) for index in culprits]
+    common = set.intersection(*lacking)
+    waiting = sorted({int(rank) for instance in common for rank in graph.waiters(instance)})
+    if not waiting or len(waiting) > len(culprits):
+        return finding
+    waiters = say_ranks(int(graph.frontier.ranks[rank]) for rank in waiting)
+    total = len(waiting) + len(culprits)
+    where = finding.where
+    what = f"{where.op} #{where.seq:,} of {where.communicator}" if where.seq is not None else "a call"
+    text = (
+        f"{len(culprits)} of {total} ranks ({format_ranks(finding.culprits.ranks)}) did not join {what}, in "
+        f"which {waiters} wait: either they left it out, or {waiters} made a call that the others never make"
+    )
+    return replace(
+        finding,
+        kind=Kind.MISSING_CALL,
+        kind_alternatives=(Kind.MISMATCH, Kind.HANG_HOST),
+        ambiguous=True,
+        confidence=0.6,
+        summary=text,
+        exonerated=(),
+        remedy=f"Compare the code path of {waiters} with that of the others at this call.",
+    )
 
 
 def missing_finding(trace: Trace, hang: HangResult) -> Finding | None:
