@@ -26,6 +26,7 @@ from megatrace.analysis.locate import Locator, communicator_names, with_peers
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.ras import diagnose_ras
 from megatrace.analysis.slow import find_slow
+from megatrace.analysis.standstill import with_standstill
 from megatrace.analysis.states import diagnose_states
 from megatrace.analysis.timeline import Known, gather
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
@@ -168,6 +169,11 @@ def _conclude(
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None
     quiet = summary.quiet_iterations(numbered, len(times))
     drawn, group = _drawn(resolved, work, numbered)
+    pictures = with_standstill(
+        summary.pictures(table, work, times, anchors, costs, drawn, group),
+        Known(resolved, table, work, costs, times, anchors, t0),
+        numbered,
+    )
     return Diagnosis(
         verdict=said.verdict,
         headline=said.headline,
@@ -183,7 +189,7 @@ def _conclude(
         places=_places(resolved),
         coverage=_coverage(resolved),
         warnings=resolved.warnings,
-        pictures=summary.pictures(table, work, times, anchors, costs, drawn, group),
+        pictures=replace(pictures, series=summary.series_near(resolved.trace.series, numbered)),
     )
 
 

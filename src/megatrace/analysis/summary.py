@@ -17,6 +17,7 @@ from megatrace.analysis.reductions import median
 from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import Finding, JobSummary, Pictures, StageTimes
 from megatrace.model.schedule import Phase, Task
+from megatrace.model.series import Series, SeriesKind
 
 F8 = NDArray[np.float64]
 
@@ -97,6 +98,28 @@ def worst_imbalance(table: WorkTable) -> float | None:
     return max(known) / float(np.median(known)) if len(known) > 1 else None
 
 
+MAX_SERIES = 8
+"""Lines of a chart that can still be told apart."""
+_DRAWN = (SeriesKind.QUEUE_DEPTH, SeriesKind.OUTSTANDING_BYTES, SeriesKind.BANDWIDTH)
+
+
+def series_near(series: Sequence[Series], findings: Sequence[Finding]) -> tuple[Series, ...]:
+    """Of each drawn kind the recorded series of the culprits' ranks and nodes, then others, up to
+    ``MAX_SERIES``."""
+    ranks = {rank for finding in findings for rank in finding.culprits.ranks}
+    nodes = {node for finding in findings for node in finding.culprits.nodes}
+    for finding in findings:
+        for link in finding.culprits.links:
+            ranks |= {end.rank for end in (link.src, link.dst) if end.rank is not None}
+            nodes |= {end.node for end in (link.src, link.dst) if end.node is not None}
+    kept: list[Series] = []
+    for kind in _DRAWN:
+        own = [item for item in series if item.kind is kind and len(item.times)]
+        own.sort(key=lambda item: (item.rank not in ranks, item.node not in nodes))
+        kept += own[:MAX_SERIES]
+    return tuple(kept)
+
+
 # A heat map of more cells than this is thinned by whole tensor groups: no screen has more pixels.
 CELLS = 4_000_000
 
@@ -129,11 +152,13 @@ def pictures(
     if drawn is not None and 0 <= drawn < k:
         replica = group[1] if group is not None else 0
         shown = _gantt(phases, table, costs, drawn, replica)
-    late_ranks = late = None
+    late_ranks = late = late_iteration = None
     if group is not None and m > 1:
         late_ranks = table.grid[group]
         flat = np.moveaxis(table.offset[:, group[0], group[1]], 1, 0).reshape(m, -1) * 1e3
-        late = flat[:, ~np.isnan(flat).all(axis=0)].astype(np.float32)
+        seen = ~np.isnan(flat).all(axis=0)
+        late = flat[:, seen].astype(np.float32)
+        late_iteration = np.repeat(np.arange(k), flat.shape[1] // k)[seen].astype(np.int32)
     return Pictures(
         iteration=numbers,
         iteration_start_s=anchors - times,
@@ -142,6 +167,7 @@ def pictures(
         work_ms=work[order].astype(np.float32),
         lateness_ranks=late_ranks,
         lateness_ms=late,
+        lateness_iteration=late_iteration,
         **shown,  # type: ignore[arg-type]
     )
 

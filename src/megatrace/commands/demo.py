@@ -84,6 +84,7 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Where the logs go (default: a new temporary one).")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the page with pictures.")] = None,
     lang: Annotated[Language, typer.Option(help="Language of the report.")] = Language.en,
     verbose: Annotated[bool, typer.Option("--verbose", help="All evidence.")] = False,
 ) -> int:
@@ -113,9 +114,12 @@ def demo(
         f"{lines:,} calls written to {logs} in {written - begin:.1f} s, "
         f"diagnosed in {done - written:.1f} s.\n"
     )
-    output.show(
-        diagnosis, "text", ReportOptions(verbose=verbose, lang=lang.value, generated_at=SystemClock().now())
+    options = ReportOptions(
+        verbose=verbose, lang=lang.value, generated_at=SystemClock().now(), command=declared.command([logs])
     )
+    output.show(diagnosis, "text", options)
+    if html is not None:
+        print(f"\nThe page with pictures: {output.write_report(diagnosis, 'html', html, options)}")
     return _conclude(run, diagnosis, logs, logs if out else folder)
 
 
@@ -142,7 +146,7 @@ def _conclude(run: Simulation, diagnosis: Diagnosis, logs: Path, made: Path) -> 
     where, taken = shlex.quote(str(logs)), sum(path.stat().st_size for path in logs.iterdir())
     print("\nTry next:")
     print(f"  megatrace diagnose {where} --ranks-per-node {per_node} --verbose")
-    print(f"  megatrace diagnose {where} --format json")
+    print(f"  megatrace diagnose {where} --ranks-per-node {per_node} --html report.html")
     print(f"The logs take {format_size(taken)} and stay; to remove them: rm -r {shlex.quote(str(made))}")
     if named(run, diagnosis):
         return EXIT_OK

@@ -40,7 +40,8 @@ class Language(str, Enum):
     examples=[
         "megatrace diagnose logs/",
         "megatrace diagnose 'logs/rank_*.log.zst' --config job.yaml --verbose",
-        "megatrace diagnose logs/ --ranks-per-node 8 --format json | jq .headline",
+        "megatrace diagnose logs/ --ranks-per-node 8 --html report.html",
+        "megatrace diagnose logs/ --format json | jq .headline",
     ],
     order=10,
 )
@@ -50,6 +51,9 @@ def diagnose(
     format_name: Annotated[
         str, typer.Option("--format", help="Report on standard output: text or json.")
     ] = "text",
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page with pictures, for a browser or a ticket.")
+    ] = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write the calls around the finding, for ui.perfetto.dev.")
     ] = None,
@@ -81,8 +85,17 @@ def diagnose(
     with pipeline.progress() as say:
         wanted = perfetto is not None or out is not None
         diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say, timeline=wanted)
-    options = ReportOptions(verbose=verbose, lang=lang.value, generated_at=clock.now(), now=until)
-    written = [] if perfetto is None else [output.write_report(diagnosis, "perfetto", perfetto, options)]
+    options = ReportOptions(
+        verbose=verbose,
+        lang=lang.value,
+        generated_at=clock.now(),
+        now=until,
+        command=declared.command(paths, now),
+    )
+    asked = (("html", html), ("perfetto", perfetto))
+    written = [
+        output.write_report(diagnosis, name, file, options) for name, file in asked if file is not None
+    ]
     if out is not None:
         written += output.write_all(diagnosis, out, options)
     if written:

@@ -8,6 +8,7 @@ Is no verb. What a report looks like is ``reports``' business.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,21 @@ class Declared:
         if job.hosts and job.ranks_per_node is None:
             raise UsageError(f"{self.hostfile} has no slots=N: add --ranks-per-node N to say who runs where")
         return job
+
+    def command(self, paths: Sequence[Path | str], now: str | None = None) -> str:
+        """The command line that gives the same diagnosis again, for a shell."""
+        words = ["megatrace", "diagnose", *map(str, paths)]
+        given = (
+            ("--config", self.config),
+            ("--ranks-per-node", self.ranks_per_node),
+            ("--hostfile", self.hostfile),
+            ("--baseline", self.baseline),
+            ("--now", now),
+        )
+        for option, value in given:
+            if value is not None:
+                words += [option, str(value)]
+        return shlex.join(words)
 
 
 def diagnose_paths(

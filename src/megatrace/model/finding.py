@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from megatrace.model.layout import ParallelLayout
 from megatrace.model.schedule import Phase, Schedule
+from megatrace.model.series import Series
 from megatrace.model.timeline import Timeline
 from megatrace.model.trace import Coverage, InputInfo, RankPlace
 
@@ -274,7 +275,9 @@ class Pictures:
     task_*               one iteration as a Gantt chart, one entry a task: rank, stage, micro_batch int32;
                          phase index into ``Phase``; start_s, end_s, wait_s float64 (wait before start; end
                          NaN = unfinished); critical bool
-    lateness_ranks       int32 [members] of the culprit's group; lateness_ms float32 [members, calls]
+    lateness_ranks       int32 [members] of the culprit's group; lateness_ms float32 [members, calls];
+                         lateness_iteration int32 [calls]
+    series               queue depths and bandwidths as they were recorded, those near the culprit first
     """
 
     iteration: NDArray[np.int64] | None = None
@@ -293,6 +296,8 @@ class Pictures:
     task_critical: NDArray[np.bool_] | None = None
     lateness_ranks: NDArray[np.int32] | None = None
     lateness_ms: NDArray[np.float32] | None = None
+    lateness_iteration: NDArray[np.int32] | None = None
+    series: tuple[Series, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

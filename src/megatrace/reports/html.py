@@ -34,6 +34,7 @@ SCRIPTS = (
     "heat.js",
     "gantt.js",
     "lateness.js",
+    "series.js",
     "start.js",
 )
 """In this order: each uses what stands before it."""

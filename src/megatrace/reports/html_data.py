@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 from megatrace.model.finding import Diagnosis, Pictures
 from megatrace.model.layout import ParallelLayout
+from megatrace.model.series import Series
+from megatrace.reports.wording import plain
 
 MAX_CELLS = 3_400_000
 """Cells of the heat map. A byte each and 4/3 for base64 make 4.5 MB even where nothing can be compressed: the
@@ -34,6 +36,9 @@ LEVELS = 254
 UNKNOWN = 255
 MAX_POINTS = 200_000
 """Values of the chart of lateness; above, every n-th call is drawn: a screen has 4,000 pixels in a row."""
+
+MAX_SERIES_POINTS = 4_000
+"""Points of one line of queue depth or bandwidth."""
 
 _TYPES = {"u1": "u1", "u2": "<u2", "i4": "<i4", "f4": "<f4"}
 
@@ -72,6 +77,7 @@ def data_block(diagnosis: Diagnosis) -> Block:
     _work(block, pictures, diagnosis.job.layout)
     _tasks(block, pictures)
     _lateness(block, pictures)
+    _series(block, pictures, diagnosis.clock.t0)
     return block
 
 
@@ -201,4 +207,29 @@ def _lateness(block: Block, pictures: Pictures) -> None:
     step = -(-late.size // MAX_POINTS)
     block.put("late_rank", ranks, "i4")
     block.put("late", late[:, ::step], "f4")
+    if pictures.lateness_iteration is not None:
+        block.put("late_iteration", pictures.lateness_iteration[::step], "i4")
     block.facts["late"] = {"members": len(ranks), "calls": late[:, ::step].shape[1], "every": step}
+
+
+def series_name(item: Series) -> str:
+    """What was measured, where: "node5 mlx5_3 tx"."""
+    return " ".join(dict.fromkeys(plain(part) for part in (item.node, item.device, item.name) if part))
+
+
+def _series(block: Block, pictures: Pictures, t0: int) -> None:
+    """Each series by the greatest value of every stretch: a queue that filled for a moment must be seen."""
+    times: list[NDArray[np.float64]] = []
+    values: list[NDArray[np.float64]] = []
+    listed: list[dict[str, object]] = []
+    for item in pictures.series:
+        starts = np.arange(0, len(item.times), -(-len(item.times) // MAX_SERIES_POINTS))
+        times.append((item.times[starts] - t0) / 1e9)
+        values.append(np.fmax.reduceat(item.values, starts))
+        listed.append(
+            {"kind": item.kind.value, "name": series_name(item), "rank": item.rank, "size": len(starts)}
+        )
+    if listed:
+        block.put("series_time", np.concatenate(times), "f4")
+        block.put("series_value", np.concatenate(values), "f4")
+        block.facts["series"] = listed

@@ -15,14 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.finding import Diagnosis, Pictures
+from megatrace.model.finding import Diagnosis, Pictures, Verdict
 from megatrace.model.schedule import Phase
+from megatrace.model.series import SeriesKind
 from megatrace.model.trace import Observable
 from megatrace.reports.describe import Scene, iterations, moment
-from megatrace.reports.html_data import rows_joined
+from megatrace.reports.html_data import rows_joined, series_name
 from megatrace.reports.html_texts import PageTexts
 from megatrace.reports.wording import plain, spoken
-from megatrace.units import NS_PER_MS, format_count, say_ranks
+from megatrace.units import NS_PER_MS, format_count, format_number, say_ranks
 
 MAX_ROWS = 12
 """Rows of a table beside a picture: the longest iterations, the busiest ranks."""
@@ -60,16 +61,15 @@ class Figure:
 
 
 def figures(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> tuple[Figure, ...]:
-    """The pictures that the diagnosis has data for, in the order in which they argue."""
+    """The pictures that the diagnosis has data for, in the order in which they argue: of a job that stands
+    the iteration that was not finished comes first."""
     p = diagnosis.pictures
     culprits = set(diagnosis.findings[0].culprits.ranks) if diagnosis.findings else set()
-    found = (
-        _iterations(diagnosis, scene, page),
-        _heat(diagnosis, p, page, culprits),
-        _gantt(p, page, culprits),
-        _late(p, page, culprits),
-    )
-    return tuple(figure for figure in found if figure is not None)
+    times, heat = _iterations(diagnosis, scene, page), _heat(diagnosis, p, page, culprits)
+    gantt, late = _gantt(p, page, culprits), _late(p, page, culprits)
+    stands = diagnosis.verdict is Verdict.HANG
+    found = (gantt, times, heat, late) if stands else (times, heat, gantt, late)
+    return tuple(figure for figure in (*found, *_series(p, page)) if figure is not None)
 
 
 def _iterations(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> Figure | None:
@@ -182,6 +182,30 @@ def _late(p: Pictures, page: PageTexts, culprits: set[int]) -> Figure | None:
         rows.append(Row((str(rank), _ms(value)), marked=rank in culprits))
     head = (page("rank"), page("median_late"))
     return Figure("late", page("late"), page("late_say"), Table("", head, tuple(rows)))
+
+
+_UNITS = {
+    SeriesKind.QUEUE_DEPTH: "",
+    SeriesKind.OUTSTANDING_BYTES: " B",
+    SeriesKind.BANDWIDTH: " B/s",
+}
+
+
+def _series(p: Pictures, page: PageTexts) -> list[Figure]:
+    """One picture a kind of series: queue depth, bytes on their way, bandwidth."""
+    found: list[Figure] = []
+    for kind, unit in _UNITS.items():
+        rows = []
+        for item in p.series:
+            known = item.values[np.isfinite(item.values)]
+            if item.kind is not kind or not len(known):
+                continue
+            numbers = (float(np.median(known)), float(known.max()))
+            rows.append(Row((series_name(item), *(f"{format_number(value)}{unit}" for value in numbers))))
+        if rows:
+            table = Table("", (page("series"), page("median_value"), page("greatest")), tuple(rows))
+            found.append(Figure(kind.value, page(kind.value), page("series_say"), table))
+    return found
 
 
 def _longest(values: NDArray[np.floating], page: PageTexts) -> tuple[list[int], str]:

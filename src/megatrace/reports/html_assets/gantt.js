@@ -20,7 +20,7 @@ class Gantt extends Chart {
       wait: data.task_wait ? data.task_wait[k] : NaN, critical: data.task_critical ? data.task_critical[k] === 1 : false,
     })).filter((task) => Number.isFinite(task.start)).sort((a, b) => a.row - b.row || a.start - b.start);
     this.path = this.tasks.filter((task) => task.critical).sort((a, b) => a.start - b.start);
-    this.stands = this.tasks.some((task) => !Number.isFinite(task.end));
+    this.stands = marks.stands || this.tasks.some((task) => !Number.isFinite(task.end));
     const ends = this.tasks.map((task) => (Number.isFinite(task.end) ? task.end : task.start));
     const last = Math.max(...ends, 1), first = Math.min(0, ...this.tasks.map((t) => t.start - (t.wait > 0 ? t.wait : 0)));
     const room = (last - first) * (this.stands ? 0.18 : 0.015);
@@ -38,7 +38,7 @@ class Gantt extends Chart {
     }
     if (this.tasks.some((task) => task.wait > 0)) this.swatch(words.wait, (c, w, h) => hatch(c, 0, 0, w, h, colours.wait));
     if (this.path.length) this.swatch(words.critical, (c, w, h) => { c.fillStyle = colours.path; c.fillRect(0, h / 2 - 1.5, w, 3); });
-    if (this.stands) this.swatch(words.unfinished, (c, w, h) => this.hollow(c, 1, 1, w - 2, h - 2, colours.forward));
+    if (this.tasks.some((task) => !Number.isFinite(task.end))) this.swatch(words.unfinished, (c, w, h) => this.hollow(c, 1, 1, w - 2, h - 2, colours.forward));
   }
 
   colour(phase) { return [colours.forward, colours.backward, colours.wait, colours.wait][phase]; }
@@ -71,6 +71,7 @@ class Gantt extends Chart {
     this.font(c, 600, 11);
     this.clip(c, () => {
       for (const task of this.tasks) this.bar(c, task, tall);
+      if (this.stands) this.stopped(c, tall);
       this.criticalPath(c, tall);
     });
     this.font(c);
@@ -100,6 +101,27 @@ class Gantt extends Chart {
       c.textAlign = "left";
       c.fillText(label, Math.max(x, i.x) + 3, y + (this.path.length ? h * 0.32 : h * 0.5));
     }
+  }
+
+  // A culprit that stopped between two tasks has no hollow one: a cross marks where its calls end.
+  stopped(c, tall) {
+    this.lines.forEach((line, r) => {
+      const own = this.tasks.filter((task) => task.row === r);
+      if (!marks.ranks.includes(line.rank) || !own.length || own.some((task) => !Number.isFinite(task.end))) return;
+      const x = this.px(Math.max(...own.map((task) => task.end))) + 14, y = this.py(r + 0.5), size = Math.min(6, tall / 4);
+      c.strokeStyle = c.fillStyle = colours.guilty;
+      c.lineWidth = 3;
+      c.beginPath();
+      for (const side of [-1, 1]) {
+        c.moveTo(x - size, y - size * side);
+        c.lineTo(x + size, y + size * side);
+      }
+      c.stroke();
+      c.textAlign = "left";
+      this.font(c, 700);
+      c.fillText(words.stopped, x + 12, y);
+      this.font(c, 600, 11);
+    });
   }
 
   criticalPath(c, tall) {

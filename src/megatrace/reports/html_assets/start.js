@@ -21,7 +21,8 @@ async function start() {
     return;
   }
   const data = await unpack();
-  const pictures = { iterations: Iterations, heat: Heat, gantt: Gantt, late: Lateness };
+  const pictures = { iterations: Iterations, heat: Heat, gantt: Gantt, late: Lateness,
+    queue_depth: SeriesChart, outstanding_bytes: SeriesChart, bandwidth: SeriesChart };
   const drawn = {};
   for (const holder of holders) {
     const Picture = pictures[holder.dataset.figure];
