@@ -38,7 +38,7 @@ def test_a_demo_whose_verdict_is_wrong_says_so_and_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = Diagnosis(Verdict.HEALTHY, "nothing wrong", JobSummary(16, 16))
-    monkeypatch.setattr(pipeline, "diagnose_trace", lambda *_: wrong)
+    monkeypatch.setattr(pipeline, "diagnose_trace", lambda *_, **__: wrong)
     assert main(["demo", "--job", "small", "--out", str(tmp_path)]) == 11
     assert "does not name what was broken" in capsys.readouterr().out
 

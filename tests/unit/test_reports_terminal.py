@@ -210,6 +210,18 @@ class TestWrap:
         assert wrap("迭代时间变慢", 6) == ["迭代时", "间变慢"]
         assert wrap("迭代时，间变", 6) == ["迭代", "时，间", "变"]
 
+    def test_a_number_stays_with_its_unit_and_a_name_with_its_number(self) -> None:
+        text = "rank 809 lost 17.1 s in iterations 21–31: 1.61 → 3.25 s, 5 % of micro-batch 1"
+        for width in range(18, 60):
+            lines = wrap(text, width)
+            assert " ".join(lines) == text
+            for line in lines:
+                assert not re.search(r"(\brank|iterations|micro-batch|→|\d →)$", line), (width, line)
+                assert not re.match(r"(s\b|%|→)", line), (width, line)
+
+    def test_a_long_item_goes_on_beside_a_short_one(self) -> None:
+        assert wrap("P3 · the whole job stood still between iterations", 24)[0] == "P3 · the whole job stood"
+
     def test_items_joined_by_dots_stay_whole(self) -> None:
         assert wrap("rank 1 · node188 · gpu1 of 8", 18) == ["rank 1 · node188 ·", "gpu1 of 8"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from megatrace.analysis.hang_claim import Claim, Scene
 from megatrace.analysis.hang_pace import ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
-from megatrace.analysis.hang_stall import Stall
+from megatrace.analysis.hang_stall import Stall, Standing
 from megatrace.analysis.hang_stopped import Stopped
 from megatrace.analysis.hang_stuck import Stuck
 from megatrace.analysis.hang_words import place_in_job
@@ -90,7 +90,7 @@ class Reporter:
             victims=tuple(int(rank) for rank in self.frontier.ranks[victims]),
             where=where,
             window=Window(since, None, where.iteration, where.iteration),
-            evidence=(*claim.evidence, *self._shared(int(held.sum()), later)),
+            evidence=(*claim.evidence, *self._shared(claim, int(held.sum()), later)),
             exonerated=claim.exonerated,
             chain=self._chain(claim, instances),
             remedy=self._remedy(claim),
@@ -144,19 +144,23 @@ class Reporter:
         stages = {self.layout.place(rank).stage for rank in members}
         return stages.pop() if len(stages) == 1 else None
 
-    def _shared(self, waiting: int, later: list[Root]) -> list[Evidence]:
+    def _shared(self, claim: Claim, waiting: int, later: list[Root]) -> list[Evidence]:
         """Evidence that every kind has: how many wait, how long, who died later."""
         total = len(self.frontier)
-        lines = [
-            Evidence(
-                f"{format_count(waiting)} of {format_count(total)} ranks wait for it, "
-                "directly or through others",
-                waiting,
-                "ranks",
-            ),
-            Evidence(f"the job stands: {self.stall.reason}", self.stall.quiet / 1e9, "s"),
-        ]
-        died = sorted({int(self.frontier.ranks[rank]) for root in later for rank in root.ranks})
+        lines = []
+        if waiting:
+            text = f"{format_count(waiting)} of {format_count(total)} ranks wait for it, "
+            lines.append(Evidence(f"{text}directly or through others", waiting, "ranks"))
+        if self.stall.standing is Standing.STANDS:
+            lines.append(Evidence(f"the job stands: {self.stall.reason}", self.stall.quiet / 1e9, "s"))
+        else:
+            # What is wrong shows in the calls themselves; that the job stands is not seen and not claimed.
+            text = (
+                "the recording ends before it could show that the job stands: the calls alone prove the fault"
+            )
+            lines.append(Evidence(text))
+        named = {int(self.frontier.ranks[rank]) for rank in claim.ranks}
+        died = sorted({int(self.frontier.ranks[rank]) for root in later for rank in root.ranks} - named)
         if died:
             lines.append(Evidence(f"{say_ranks(died)} stopped only afterwards: victims, not the cause"))
         return lines

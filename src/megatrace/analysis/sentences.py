@@ -16,7 +16,7 @@ from megatrace.analysis.member import Member
 from megatrace.analysis.suspects import Cause, Suspect
 from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import Evidence, Finding, Kind, Severity, Status
-from megatrace.units import format_ranks
+from megatrace.units import say_ranks
 
 _VERB = {
     Kind.SLOW_COMPUTE: "computed",
@@ -43,9 +43,11 @@ def remedy(kind: Kind) -> str:
 
 
 def places(resolved: Resolved, ranks: tuple[int, ...]) -> str:
-    """ "rank 2 (stage 1, TP 0)", with node and GPU where known; a set of ranks for several."""
+    """ "rank 2 (stage 1, TP 0)", with node and GPU where known; a set of ranks for several, with their node
+    where they are all that it has."""
     if len(ranks) != 1:
-        return f"ranks {format_ranks(ranks)}"
+        node = _whole_node(resolved, ranks)
+        return f"{node} ({say_ranks(ranks)})" if node else say_ranks(ranks)
     rank = ranks[0]
     parts: list[str] = []
     where = resolved.trace.place_of(rank)
@@ -60,6 +62,26 @@ def places(resolved: Resolved, ranks: tuple[int, ...]) -> str:
         if resolved.layout.dp > 1:
             parts.append(f"DP {place.dp}")
     return f"rank {rank} ({', '.join(parts)})" if parts else f"rank {rank}"
+
+
+def _whole_node(resolved: Resolved, ranks: tuple[int, ...]) -> str | None:
+    """The node of which these are all ranks, None where there is none."""
+    nodes = {resolved.trace.place_of(rank).node for rank in ranks}
+    node = nodes.pop() if len(nodes) == 1 else None
+    others = (rank for rank in range(resolved.world) if rank not in ranks)
+    if node is None or any(resolved.trace.place_of(rank).node == node for rank in others):
+        return None
+    return node
+
+
+def _path(resolved: Resolved, ranks: tuple[int, ...]) -> str:
+    """ "the path between rank 9 (node1 gpu1) and rank 17 (node2 gpu1)"."""
+    ends = []
+    for rank in ranks:
+        place = resolved.trace.place_of(rank)
+        where = " ".join(part for part in (place.node, place.device) if part)
+        ends.append(f"rank {rank} ({where})" if where else f"rank {rank}")
+    return f"the path between {ends[0]} and {ends[1]}"
 
 
 def when(finding: Finding) -> str:
@@ -83,6 +105,8 @@ def summarised(resolved: Resolved, finding: Finding, usual: float, slow: float, 
     verb = _VERB.get(finding.kind, "was")
     if finding.kind is Kind.SLOW_HOST and len(finding.culprits.ranks) == 1:
         verb = "made its calls"
+    if finding.kind is Kind.SLOW_NETWORK and len(finding.culprits.ranks) == 2 and not finding.ambiguous:
+        who, verb = _path(resolved, finding.culprits.ranks), "was"
     factor = f"{ratio:.1f}× slower" if ratio >= 1.05 else "slower"
     if finding.kind is Kind.SLOW_STORAGE:
         factor = "(data loading or checkpoint)"
@@ -96,6 +120,9 @@ def summarised(resolved: Resolved, finding: Finding, usual: float, slow: float, 
         f"{who} {verb} {factor} {when(finding)}: iteration {usual:.2f} → {slow:.2f} s, "
         f"{seconds:.1f} s of the job's time{state[finding.status]}"
     )
+    if resolved.layout is not None and resolved.layout.pp == 1:
+        # An iteration as a whole: "forward" is but its place in the tables.
+        finding = replace(finding, where=replace(finding.where, phase=None))
     return replace(finding, summary=text)
 
 
@@ -126,40 +153,42 @@ def work_evidence(costs: Costs, lead: Suspect, hit: NDArray[np.intp]) -> Evidenc
         m = lead.member or 0
         value = float(np.median(costs.transfer[hit, s, d, m].sum(axis=-1)) * 1e3)
         normal = float(np.median(costs.normal_transfer[hit, s, d, m].sum(axis=-1)) * 1e3)
-        text = f"transfers from stage {lead.feeder} to stage {s}: {normal:.1f} → {value:.1f} ms an iteration"
+        text = (
+            f"transfers from stage {lead.feeder} to stage {s}: {normal:,.1f} → {value:,.1f} ms an iteration"
+        )
         text += ", with both sides ready"
         return Evidence(text, round(value, 3), "ms")
     if lead.cause is Cause.COLLECTIVE:
         value = float(np.median(costs.comm[hit, s, d].sum(axis=-1)) * 1e3)
         normal = float(np.median(costs.normal_comm[hit, s, d].sum(axis=-1)) * 1e3)
-        text = f"collectives of the group: {normal:.1f} → {value:.1f} ms an iteration"
+        text = f"collectives of the group: {normal:,.1f} → {value:,.1f} ms an iteration"
         text += " after the last member had come"
         return Evidence(text, round(value, 3), "ms")
     if lead.cause is Cause.SYNC:
         value = float(np.median(lead.lost[hit]) * 1e3)
-        text = f"gradient collectives of its data group took {value:.0f} ms longer, with every member there"
+        text = f"gradient collectives of its data group took {value:,.0f} ms longer, with every member there"
         return Evidence(text, round(value, 3), "ms")
     m = 0 if lead.member is None else lead.member
     if lead.cause is Cause.ENTRY:
         value = float(np.median(costs.entry[hit, s, d, m]) * 1e3)
-        text = f"came {value:.0f} ms after the other ranks of its stage to the calls before the first forward"
+        text = (
+            f"came {value:,.0f} ms after the other ranks of its stage to the calls before the first forward"
+        )
         text += f", {len(hit)} times"
         return Evidence(text, round(value, 3), "ms")
     value = float(np.median(costs.work[hit, s, d, m].sum(axis=-1)) * 1e3)
     normal = float(np.median(costs.normal[hit, s, d, m].sum(axis=-1)) * 1e3)
-    whose = "its own work" if lead.member is not None else f"work of its tensor group on stage {s}"
+    alone = lead.member is not None or costs.entry.shape[3] == 1
+    whose = "its own work" if alone else f"work of its tensor group on stage {s}"
     return Evidence(
-        f"{whose}: {normal:.0f} → {value:.0f} ms an iteration, waiting subtracted", round(value, 3), "ms"
+        f"{whose}: {normal:,.0f} → {value:,.0f} ms an iteration, waiting subtracted", round(value, 3), "ms"
     )
 
 
 def member_evidence(table: WorkTable, lead: Suspect, late: Member) -> Evidence:
     """The offset that the late member carries."""
     others = [int(r) for i, r in enumerate(table.grid[lead.stage, lead.replica]) if i != late.index]
-    plural = "s" if len(others) > 1 else ""
-    text = (
-        f"{1e3 * late.offset_s:.1f} ms behind rank{plural} {format_ranks(others)} through each block of calls"
-    )
+    text = f"{1e3 * late.offset_s:,.1f} ms behind {say_ranks(others)} through each block of calls"
     text += f", the latest in {100 * late.share:.0f} % of {late.blocks} blocks"
     if late.normal_s:
         text += f" ({1e3 * late.normal_s:.1f} ms outside)"

@@ -19,6 +19,16 @@ SEPARATOR = " · "
 _TOKEN = re.compile(r"\s+|[⺀-鿿　-〿＀-￯]|[^\s⺀-鿿　-〿＀-￯]+")
 """A run of blanks, one wide character (lines may break before any of them), or a word."""
 
+_GLUE = "\ue000"
+"""Stands for a blank at which no line breaks (a private character: no text has it, or it becomes a blank)."""
+
+_GLUED = re.compile(
+    r"\d (?:ns|µs|ms|s|m|h|d|%|B|[KMGT]iB|GPU-hours?|UTC)(?![\w-])"
+    r"|\b(?:ranks?|stages?|group|micro-batch(?:es)?|iterations?|step|TP|DP|CP|EP|PP) \d"
+    r"|\bt = \d|\d → \d"
+)
+"""Blanks inside of a quantity ("17.1 s", "1.61 → 3.25 s") or a name ("rank 809", "micro-batch 1")."""
+
 _NEVER_FIRST = frozenset("，。；：！？、）】」』》％")
 """Closing punctuation must not begin a line."""
 
@@ -47,15 +57,21 @@ def wrap(text: str, width: int) -> list[str]:
     Items joined by " · " are kept whole where they fit, so that "rank 809" does not lose its number.
     """
     width = max(width, 2)
-    items = text.split(SEPARATOR)
+    items = _GLUED.sub(_glued, text).split(SEPARATOR)
     lines = [""]
     for index, item in enumerate(items):
         ending = SEPARATOR.rstrip() if index < len(items) - 1 else ""
         if lines[-1] and cells(f"{lines[-1]} {item}{ending}") <= width:
             lines[-1] += f" {item}{ending}"
+        elif lines[-1] and cells(item + ending) > width:  # fits nowhere as a whole: go on beside
+            lines[-1:] = _words(f"{lines[-1]} {item}{ending}", width)
         else:
             lines[-1:] = [*filter(None, lines[-1:]), *_words(item + ending, width)]
-    return lines
+    return [line.replace(_GLUE, " ") for line in lines]
+
+
+def _glued(match: re.Match[str]) -> str:
+    return match.group().replace(" ", _GLUE)
 
 
 def _words(text: str, width: int) -> list[str]:

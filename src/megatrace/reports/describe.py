@@ -112,6 +112,8 @@ def culprit_lines(scene: Scene, finding: Finding) -> list[str]:
         listed = say_ranks(who.ranks).partition(" ")[2]
         short = len(listed) <= MAX_RANKS_SPELT
         lines.append(scene.texts.say("ranks_counted", ranks=listed, count=count) if short else text)
+        if len(who.nodes) == 1:
+            lines = [f"{lines[0]} · {plain(who.nodes[0])}"]
     shown = " · ".join(lines)
     lines += [plain(node) for node in who.nodes if plain(node) not in shown]
     for device in who.devices:
@@ -183,7 +185,7 @@ def iterations(scene: Scene, window: Window) -> str:
 
 def _span(scene: Scene, window: Window) -> str:
     if window.end is None:
-        return moment(scene, window.start)
+        return scene.texts.say("since_when", time=moment(scene, window.start))
     t = scene.texts.say("t_range", start=_t(scene, window.start), end=_t(scene, window.end))
     start, end = wall_time(window.start, date=True), wall_time(window.end, date=True)
     if not start or not end:
@@ -204,7 +206,7 @@ def where(scene: Scene, finding: Finding) -> str:
     parts: list[str] = []
     if finding.culprits.ranks and scene.layout is not None and _only_stage(finding):
         return ""
-    if at.stage is not None:
+    if at.stage is not None and (scene.layout is None or scene.layout.pp > 1):
         parts.append(say("stage", stage=at.stage))
     if at.phase is not None and at.micro_batch is not None:
         parts.append(say("phase_of", phase=scene.texts.phase(at.phase), mb=at.micro_batch))

@@ -99,6 +99,7 @@ PHRASES = {
     "waited": ("{who}: they only waited", "{who}：只是在等待"),
     "waiting": ("{who} wait for this, directly or through others", "{who}：直接或间接在等它"),
     "since": ("no progress since {time}", "自 {time} 起没有进展"),
+    "since_when": ("since {time}", "自 {time} 起"),
     "ago": ("{duration} ago", "{duration}前"),
     "iterations": ("iterations {first}–{last}", "第 {first}–{last} 次迭代"),
     "iteration": ("iteration {first}", "第 {first} 次迭代"),
