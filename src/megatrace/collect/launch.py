@@ -1,0 +1,141 @@
+"""What a job needs in its environment to be recorded, beside whatever stands there already.
+
+Three variables switch the recording on, and each has an owner before us: ``LD_PRELOAD`` (allocators, other
+tracers), ``NCCL_PROFILER_PLUGIN`` (NCCL takes one; ours loads the other behind itself) and ``PYTHONPATH``
+(how the hook of torch.distributed comes into a process without touching its script). Nothing is replaced,
+nothing is added twice, and a part that is not installed is left out with a sentence: the job always starts.
+
+Computes an environment and makes the folders; starting the job is ``supervise``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatrace import native
+from megatrace.errors import CollectError
+
+RING_DIR = "MEGATRACE_RING_DIR"
+"""Where the recorder puts its ring files."""
+JOB = "MEGATRACE_JOB"
+"""The name of the job in the headers of the rings."""
+RUN_DIR = "MEGATRACE_RUN_DIR"
+"""The folder of the run, where ranks leave what is small and needed later."""
+CHAINED = "MEGATRACE_CHAIN_PROFILER"
+"""The profiler plug-in that stood in ``NCCL_PROFILER_PLUGIN`` before."""
+PRELOAD = "LD_PRELOAD"
+PLUGIN = "NCCL_PROFILER_PLUGIN"
+PYTHONPATH = "PYTHONPATH"
+VERBS = "NCCL_IBVERBS_LIB"
+EXPORTED = (PRELOAD, PLUGIN, PYTHONPATH)
+"""What a person has to export who cannot start the job with ``megatrace run``."""
+
+SHARED_MEMORY = Path("/dev/shm")
+STARTUP = Path(__file__).resolve().parent / "startup"
+"""Holds the ``sitecustomize`` that loads the hook, and nothing else: it goes onto every Python's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The compiled parts, each None where this installation lacks it."""
+
+    recorder: Path | None
+    preload: Path | None
+    plugin: Path | None
+    verbs: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of the recording is wanted. The work requests are off unless asked for: they cost most."""
+
+    preload: bool = True
+    plugin: bool = True
+    torch: bool = True
+    verbs: bool = False
+
+
+def parts() -> Parts:
+    """The compiled parts of this installation; they lie beside the library that ``native`` loads."""
+    status = native.status()
+    folder = Path(status.path).parent if status.loaded else None
+
+    def beside(name: str) -> Path | None:
+        path = None if folder is None else folder / name
+        return path if path is not None and path.is_file() else None
+
+    return Parts(
+        recorder=beside(native.LIBRARY),
+        preload=beside("libmegatrace_preload.so"),
+        plugin=beside("libnccl-profiler-megatrace.so"),
+        verbs=beside("libmegatrace_ibverbs.so"),
+    )
+
+
+def environment_of(
+    before: Mapping[str, str], have: Parts, wanted: Wanted, places: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(the variables to set, sentences on what is left out). ``places`` are set as they are.
+
+    Called with its own result it changes nothing, so a launcher inside a launcher does no harm.
+    """
+    change = dict(places)
+    notes: list[str] = []
+    if have.recorder is None:
+        notes.append(f"nothing will be recorded: {native.status().reason or 'the native part is missing'}")
+        return {}, tuple(notes)
+    preloads: list[Path] = []
+    if wanted.preload:
+        _want(have.preload, "the preload library", preloads, notes)
+    if wanted.verbs:
+        verbs: list[Path] = []
+        _want(have.verbs, "the library for RDMA work requests", verbs, notes)
+        preloads += verbs
+        if verbs and not before.get(VERBS):
+            change[VERBS] = str(verbs[0])
+    if preloads:
+        change[PRELOAD] = _joined([str(path) for path in preloads], before.get(PRELOAD, ""), " :", ":")
+    if wanted.plugin:
+        _plugin(before, have, change, notes)
+    if wanted.torch:
+        change[PYTHONPATH] = _joined([str(STARTUP)], before.get(PYTHONPATH, ""), os.pathsep, os.pathsep)
+    return change, tuple(notes)
+
+
+def _want(path: Path | None, what: str, into: list[Path], notes: list[str]) -> None:
+    if path is None:
+        notes.append(f"{what} is not in this installation; going on without")
+    elif any(letter in str(path) for letter in " :"):
+        notes.append(f"{path}: the dynamic loader takes no blank or colon in a path; going on without")
+    else:
+        into.append(path)
+
+
+def _plugin(before: Mapping[str, str], have: Parts, change: dict[str, str], notes: list[str]) -> None:
+    if have.plugin is None:
+        notes.append("NCCL's profiler plug-in is not in this installation; going on without")
+        return
+    other = before.get(PLUGIN, "")
+    if other and other != str(have.plugin) and other.lower() != "none":
+        change[CHAINED] = other
+    change[PLUGIN] = str(have.plugin)
+
+
+def _joined(ours: list[str], before: str, separators: str, joiner: str) -> str:
+    """Ours in front of what stood there, nothing twice."""
+    for separator in separators:
+        before = before.replace(separator, joiner)
+    theirs = [word for word in before.split(joiner) if word not in ours] if before else []
+    return joiner.join([*ours, *theirs])
+
+
+def make_folders(run: Path, rings: Path) -> None:
+    """Makes the folder of the run and that of the rings. Raises CollectError."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        rings.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CollectError(f"{error.filename} cannot be made: {error.strerror}") from None

@@ -1,0 +1,190 @@
+"""Records what torch.distributed does in a process of the job: the calls, the groups, the iterations.
+
+The methods of the class ``ProcessGroup`` are replaced by ones that write a record and call the original, so
+every caller is seen, also one that imported ``all_reduce`` early. What NCCL runs is recorded below NCCL; of
+such groups only name and members are written down here. Everything else (gloo, MPI) is recorded in full: when
+a call was made, and when its ``Work`` was found done. Calls that C++ makes on a group (functional
+collectives, DTensor) pass by; the reducer of DDP is seen through a communication hook that does what the
+reducer would do.
+
+Runs inside the job: standard library only, no import of torch, and an error of ours switches it off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from . import torch_calls, torch_groups, torch_ring
+from .torch_calls import MESSAGES, SEND, payload
+from .torch_ring import CALL, END, tail_of
+
+Token = tuple[bytes, bytes, int, int]
+"""(tail of the end record, communicator, number, peer): what ends a call."""
+
+FAILED = 2
+"""``EventFlag.FAILED``: the wait for it raised."""
+
+
+class Hook:
+    """All that the hook knows in one process. ``on`` becomes False at the first error of ours.
+
+    ``waiting`` maps the address of a ``Work`` to its call. One that its caller drops is found when another
+    gets its address, so there are never more than ``Work`` objects at one time.
+    """
+
+    def __init__(self, module: ModuleType, ring: torch_ring.Ring) -> None:
+        self.module, self.ring = module, ring
+        self.groups = torch_groups.Groups(module, ring)
+        self.waiting: dict[int, Token] = {}
+        self.tails: dict[tuple[int, Any], tuple[bytes, bytes]] = {}
+        self.on = True
+
+    def switch_off(self, error: Exception) -> None:
+        """Says it once; the job goes on unrecorded from here."""
+        if self.on:
+            self.on = False
+            sys.stderr.write(f"megatrace: torch.distributed is no longer recorded: {error!r}\n")
+
+    def tails_of(self, op: int, dtype: Any) -> tuple[bytes, bytes]:
+        """(tail of the call record, tail of the end record)."""
+        number = torch_calls.DTYPES.get(str(dtype), 255)
+        made = tail_of(CALL, op, number), tail_of(END, op, number)
+        self.tails[op, dtype] = made
+        return made
+
+    def begin(self, pg: Any, op: int, at: int, arguments: tuple[Any, ...]) -> Token | None:
+        """Writes that a call is made; None where it is not recorded."""
+        try:
+            group = self.groups.known[pg]
+        except KeyError:
+            group = self.groups.learn(pg)
+        if not group.recorded:
+            return None
+        nbytes, tensor = payload(arguments[at]) if 0 <= at < len(arguments) else (0, None)
+        if group.mixed and tensor is not None and tensor.is_cuda:
+            return None
+        if op in MESSAGES:
+            peer, number = group.message(op == SEND, arguments[1] if len(arguments) > 1 else -1)
+        else:
+            peer = -1
+            number = group.number
+            group.number = number + 1
+        dtype = None if tensor is None else tensor.dtype
+        try:
+            call, end = self.tails[op, dtype]
+        except KeyError:
+            call, end = self.tails_of(op, dtype)
+        self.ring.put(call, group.hash, number, nbytes, peer, 0)
+        return end, group.hash, number, peer
+
+    def end(self, token: Token, flags: int) -> None:
+        """Writes that a call was found done."""
+        tail, comm, number, peer = token
+        self.ring.put(tail, comm, number, 0, peer, flags)
+
+    def keep(self, work: Any, token: Token) -> None:
+        """Remembers which call a Work belongs to; without one it is done already."""
+        if work is None:
+            self.end(token, 0)
+            return
+        before = self.waiting.get(id(work))
+        if before is not None:  # the earlier Work of this address was dropped by its caller
+            self.end(before, 0)
+        self.waiting[id(work)] = token
+
+
+def install(module: ModuleType) -> Hook | None:
+    """Patches the classes of ``torch.distributed``, once. None where there is no ring to write into."""
+    process_group = module.ProcessGroup
+    if hasattr(process_group, "_megatrace"):
+        return None
+    ring = torch_ring.open_ring()
+    if ring is None:
+        return None
+    hook = Hook(module, ring)
+    for name, (op, at) in torch_calls.CALLS.items():
+        original = process_group.__dict__.get(name)
+        if original is not None:
+            setattr(process_group, name, _call(hook, original, op, at))
+    work = module.Work
+    for name, wrap in (("wait", _wait), ("get_future", _future)):
+        if name in work.__dict__:
+            setattr(work, name, wrap(hook, work.__dict__[name]))
+    process_group._megatrace = hook
+    os.register_at_fork(after_in_child=lambda: _forked(hook))
+    return hook
+
+
+def in_full(group: Any) -> bool:
+    """Whether the calls of a group are recorded here, and not below NCCL. False without a hook."""
+    hook = getattr(type(group), "_megatrace", None)
+    if hook is None or not hook.on:
+        return False
+    known = hook.groups.known.get(group) or hook.groups.learn(group)
+    return bool(known.recorded and not known.mixed)
+
+
+def _forked(hook: Hook) -> None:
+    """A child is another process with another rank: it starts with nothing known."""
+    hook.waiting.clear()
+    hook.ring.reset()
+    hook.groups = torch_groups.Groups(hook.module, hook.ring)
+
+
+def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callable[..., Any]:
+    """A method that records and then does what the original does."""
+
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        token = None
+        if hook.on:
+            try:
+                token = hook.begin(self, op, at, arguments)
+            except Exception as error:  # noqa: BLE001 (a job is only observed)
+                hook.switch_off(error)
+        work = original(self, *arguments, **named)
+        if token is not None:
+            hook.keep(work, token)
+        return work
+
+    method.__name__ = getattr(original, "__name__", "call")
+    method.__doc__ = original.__doc__
+    return method
+
+
+def _wait(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Work.wait``: when it returns, the call is done."""
+    waiting, end = hook.waiting, hook.end
+
+    def wait(self: Any, *arguments: Any, **named: Any) -> Any:
+        token = waiting.pop(id(self), None)
+        if token is None:
+            return original(self, *arguments, **named)
+        try:
+            done = original(self, *arguments, **named)
+        except BaseException:
+            end(token, FAILED)
+            raise
+        end(token, 0)
+        return done
+
+    wait.__doc__ = original.__doc__
+    return wait
+
+
+def _future(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Work.get_future``: whoever asks for it does not wait, so the future tells when the call is done."""
+    waiting, end = hook.waiting, hook.end
+
+    def get_future(self: Any) -> Any:
+        future = original(self)
+        token = waiting.pop(id(self), None)
+        if token is not None:
+            future.add_done_callback(lambda _: end(token, 0))
+        return future
+
+    get_future.__doc__ = original.__doc__
+    return get_future

@@ -1,0 +1,128 @@
+"""The ring file that the hook of torch.distributed writes: the last 65,536 records of one process.
+
+A file in shared memory outlives the process, so the last calls of one that was killed can be read. Written
+from Python and not through the native library: packing 64 bytes into the mapping costs less than a call
+through ctypes with its eleven arguments. The layout is ``model.ringformat``'s; a test compares the two.
+
+The number of a record is written last, so that a reader never takes half of one. The space is reserved before
+it is mapped: a full disk refuses here, and cannot kill the job later. Standard library only: this runs inside
+the processes of a job.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MAGIC = b"MTRING\x00\x01"
+HEADER_BYTES = 4096
+RECORD_BYTES = 64
+BODY = struct.Struct("<Q8sQQQIi8s")
+"""A record behind its number: time, communicator, number of the call, bytes, stream, flags, peer, tail."""
+TAIL = struct.Struct("<BBBBHH")
+"""Kind, operation, data type, channel, thread, source."""
+HEAD = struct.Struct("<8sIIQQQI")
+"""magic, bytes of the header, bytes of a record, records, CLOCK_REALTIME and CLOCK_MONOTONIC of one moment in
+ns, bytes of the JSON that follows."""
+CALL, END = 1, 3
+"""Kinds of record: a call was made; it was found done."""
+TORCH = 1
+"""Source flag: recorded at the level of torch."""
+
+DIRECTORY = "MEGATRACE_RING_DIR"
+RECORDS = "MEGATRACE_RING_RECORDS"
+DEFAULT_RECORDS = 1 << 16
+"""4 MiB: some minutes of a training with a hundred calls a second, and the end of any other."""
+Put = Callable[[bytes, bytes, int, int, int, int], None]
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
+
+
+class Ring:
+    """The ring of this process, opened at its first record: whoever forks after importing torch is many.
+
+    ``put(tail, comm, number, nbytes, peer, flags)`` writes a record; ``comm`` are the 8 bytes of the
+    communicator's hash, ``tail`` comes from ``tail_of``.
+    """
+
+    def __init__(self, folder: str, records: int) -> None:
+        self.folder, self.records = folder, records
+        self.path = ""
+        self.put: Put = self._first
+
+    def reset(self) -> None:
+        """In a child after a fork: the mapping is the parent's, the child gets its own."""
+        self.put = self._first
+
+    def _first(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> None:
+        self.put = _writer(self._open(), self.records)
+        self.put(tail, comm, number, nbytes, peer, flags)
+
+    def _open(self) -> mmap.mmap:
+        """Makes the file. Raises OSError where there is no room for it."""
+        host, pid = socket.gethostname(), os.getpid()
+        self.path = f"{self.folder}/torch-{host}-{pid}.ring"
+        size = HEADER_BYTES + self.records * RECORD_BYTES
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            mapping = mmap.mmap(descriptor, size)
+        except OSError:
+            os.unlink(self.path)  # noqa: PTH108
+            raise
+        finally:
+            os.close(descriptor)
+        told = {
+            "source": "torch",
+            "host": host,
+            "pid": pid,
+            "rank": next((os.environ[name] for name in RANKS if os.environ.get(name)), None),
+            "local_rank": os.environ.get("LOCAL_RANK"),
+            "world_size": os.environ.get("WORLD_SIZE"),
+            "job": os.environ.get("MEGATRACE_JOB"),
+        }
+        text = json.dumps(told).encode()[: HEADER_BYTES - HEAD.size]
+        anchor = time.time_ns(), time.monotonic_ns()
+        HEAD.pack_into(mapping, 0, MAGIC, HEADER_BYTES, RECORD_BYTES, self.records, *anchor, len(text))
+        mapping[HEAD.size : HEAD.size + len(text)] = text
+        return mapping
+
+
+def _writer(mapping: mmap.mmap, records: int) -> Put:
+    """``put`` as a closure: looking up names of an object would double what a record costs."""
+    counter = itertools.count().__next__  # one step of the interpreter, so that threads never get the same
+    now, body, mask = time.monotonic_ns, BODY.pack_into, records - 1
+    numbers = memoryview(mapping).cast("Q")
+
+    def put(tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> None:
+        index = counter()
+        at = HEADER_BYTES + ((index & mask) << 6)
+        body(mapping, at + 8, now(), comm, number, nbytes, 0, flags, peer, tail)
+        numbers[at >> 3] = index + 1
+
+    return put
+
+
+def tail_of(kind: int, op: int, dtype: int) -> bytes:
+    """The last 8 bytes of a record."""
+    return TAIL.pack(kind, op, dtype, 0, 0, TORCH)
+
+
+def open_ring() -> Ring | None:
+    """The ring of this process, not yet made; None, and one line, where there is no place for it."""
+    folder = os.environ.get(DIRECTORY) or f"/dev/shm/megatrace-{os.getuid()}"
+    words = os.environ.get(RECORDS, "")
+    records = int(words) if words.isdigit() and 0 < int(words) <= 1 << 26 else DEFAULT_RECORDS
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.stderr.write(f"megatrace: nothing is recorded: {folder}: {error.strerror}\n")
+        return None
+    return Ring(folder, 1 << (records - 1).bit_length())

@@ -1,0 +1,159 @@
+"""`megatrace run -- CMD`: starts a job as it is, with the recording switched on around it.
+
+Sets three variables, writes down what the job is told to be, starts the command and gets out of its way:
+signals and the exit code pass through, standard output is untouched. When the job has ended its recordings
+are moved from shared memory into the folder of the run. Whatever goes wrong with the recording is one line
+on stderr; the job is started all the same.
+
+Diagnoses nothing; the last line says which command does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from megatrace.collect import launch
+from megatrace.collect.capture import capture, job_file
+from megatrace.collect.supervise import supervise
+from megatrace.commands import command, output
+from megatrace.errors import MegatraceError, UsageError
+
+RUNS = Path("megatrace-runs")
+"""Where runs go when nobody names a folder."""
+
+
+@command(
+    "run",
+    summary="starts a job with the recording switched on",
+    examples=[
+        "megatrace run -- torchrun --nproc-per-node 8 train.py",
+        "srun megatrace run --dir /shared/runs/$SLURM_JOB_ID -- python train.py",
+        'eval "$(megatrace run --print-env)"',
+    ],
+    order=20,
+)
+def run(
+    command_line: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND…", help="The job, as it is started without.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Folder of the run (default: megatrace-runs/ and the time)."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job (default: Slurm's, or the time).")] = None,
+    rings: Annotated[
+        Path | None, typer.Option(help="Folder of the ring files while the job runs (default: /dev/shm).")
+    ] = None,
+    verbs: Annotated[bool, typer.Option("--verbs", help="Also record RDMA work requests.")] = False,
+    no_preload: Annotated[bool, typer.Option("--no-preload", help="Leave LD_PRELOAD alone.")] = False,
+    no_plugin: Annotated[bool, typer.Option("--no-plugin", help="Leave NCCL_PROFILER_PLUGIN alone.")] = False,
+    no_torch: Annotated[bool, typer.Option("--no-torch", help="Leave torch.distributed alone.")] = False,
+    print_env: Annotated[
+        bool, typer.Option("--print-env", help="Print what to export, and start nothing.")
+    ] = False,
+) -> int:
+    """Records every communication call of an unchanged job.
+
+    The exit code is the command's own, or 128 + N where signal N ended it. Nothing of the recording can keep
+    the job from starting: what does not work is one line on stderr.
+    """
+    wanted = launch.Wanted(not no_preload, not no_plugin, not no_torch, verbs)
+    if print_env:
+        return _print_environment(wanted, rings)
+    if not command_line:
+        raise UsageError("no command: write it behind two dashes, as in megatrace run -- python train.py")
+    job = name or _job_name(os.environ)
+    place = folder or RUNS / job
+    # A folder of its own for each launcher: with srun there are several on a node, and they end one by one.
+    rings = rings or launch.SHARED_MEMORY / f"megatrace-{os.getuid()}" / job / str(os.getpid())
+    change: dict[str, str] = {}
+    try:
+        launch.make_folders(place, rings)
+        places = {
+            launch.RING_DIR: str(rings.resolve()),
+            launch.RUN_DIR: str(place.resolve()),
+            launch.JOB: job,
+        }
+        change, notes = launch.environment_of(os.environ, launch.parts(), wanted, places)
+        _write_down(place, command_line, job, notes)
+    except MegatraceError as error:
+        _say(f"the job is started without recording: {error}")
+    code = supervise(command_line, {**os.environ, **change})
+    _put_away(rings, place)
+    return code
+
+
+def _say(text: str) -> None:
+    print(f"megatrace: {text}", file=sys.stderr)
+
+
+def _job_name(environment: os._Environ[str]) -> str:
+    """The scheduler's number of the job, else the time: a second run must not mix with the first."""
+    slurm = environment.get("SLURM_JOB_ID")
+    if slurm:
+        restart = environment.get("SLURM_RESTART_COUNT", "0")
+        return f"slurm-{slurm}" if restart == "0" else f"slurm-{slurm}-{restart}"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
+
+
+def _print_environment(wanted: launch.Wanted, rings: Path | None) -> int:
+    places = {} if rings is None else {launch.RING_DIR: str(rings.resolve())}
+    change, notes = launch.environment_of(os.environ, launch.parts(), wanted, places)
+    for note in notes:
+        _say(note)
+    for variable, value in change.items():
+        print(f"export {variable}={shlex.quote(value)}")
+    return 0
+
+
+def _write_down(place: Path, command_line: list[str], job: str, notes: tuple[str, ...]) -> None:
+    """``job.yaml`` and ``run.json`` of the run; of several launchers of one job the first writes them."""
+    config, more = capture(command_line, os.environ, Path.cwd())
+    for note in (*notes, *more):
+        _say(note)
+    declared = {
+        key: {"value": getattr(said.value, "value", said.value), "source": said.source}
+        for key, said in config.declared().items()
+    }
+    told = {
+        "schema": "megatrace.run/1",
+        "job": job,
+        "command": command_line,
+        "folder": str(Path.cwd()),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started_at_ns": str(time.time_ns()),
+        "config": declared,
+    }
+    if not (place / "run.json").exists():
+        output.write_whole(place / "job.yaml", job_file(config))
+        output.write_whole(place / "run.json", json.dumps(told, indent=1) + "\n")
+
+
+def _put_away(rings: Path, place: Path) -> None:
+    """Moves the rings of a job that has ended out of shared memory, and says what to do next."""
+    try:
+        files = sorted(path for path in rings.iterdir() if path.is_file())
+        kept = place / "rings"
+        if files:
+            kept.mkdir(parents=True, exist_ok=True)
+        for path in files:
+            shutil.move(path, kept / path.name)
+        rings.rmdir()
+    except OSError as error:
+        _say(f"the recordings stay in {rings}: {error.strerror or error}")
+        return
+    if files:
+        _say(f"{len(files)} recordings in {kept}; next: megatrace diagnose {kept} --config {place}/job.yaml")
+    else:
+        _say("nothing was recorded: no process of the job made a call that the recorder can see")

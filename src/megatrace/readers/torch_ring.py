@@ -1,0 +1,241 @@
+"""Rings that the hook of torch.distributed wrote (``collect.torch_ring``), and the groups that it named.
+
+Two kinds of file of each process: the ring, with the last calls and when they were found done, and
+``groups-….json`` with names and members of the process groups. A call starts when it is made, for what is
+recorded here runs on the host; its end is when its ``Work`` was waited for, so a Send that nobody waits for
+until the end of the iteration seems to last that long. A ring that went round tells what it lost.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatrace.errors import TraceError
+from megatrace.model.events import NO_COMM, NO_COUNT, UNSEEN, Events
+from megatrace.model.trace import Communicator, Coverage, Gap, InputInfo, Observable, RankPlace, Trace
+from megatrace.readers import registry
+from megatrace.readers.source import ReadOptions, Source
+
+MAGIC = b"MTRING\x00\x01"
+GROUPS = "megatrace.groups/1"
+HEAD = struct.Struct("<8sIIQQQI")
+RECORD = np.dtype(
+    [
+        ("seq", "<u8"),
+        ("time", "<u8"),
+        ("comm", "<u8"),
+        ("number", "<u8"),
+        ("nbytes", "<u8"),
+        ("stream", "<u8"),
+        ("flags", "<u4"),
+        ("peer", "<i4"),
+        ("kind", "u1"),
+        ("op", "u1"),
+        ("dtype", "u1"),
+        ("channel", "u1"),
+        ("thread", "<u2"),
+        ("source", "<u2"),
+    ]
+)
+CALL, END = 1, 3
+MAX_BYTES = 4096 + (64 << 26)
+"""The largest ring that can be asked for."""
+MAX_GROUPS_BYTES = 64 << 20
+SIZES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2], np.int64)
+"""Bytes of an element by NCCL's number of its type."""
+SEEN = frozenset(set(Observable) - {Observable.STREAM, Observable.DTYPE})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ring:
+    """One ring: ``records`` in the order in which they were written, times in ns since the epoch."""
+
+    name: str
+    rank: int | None
+    host: str
+    pid: int
+    local_rank: int | None
+    started: int
+    lost: int
+    records: NDArray[np.void]
+
+
+@registry.register("torch", summary="rings of the torch.distributed hook, and the names of its groups")
+class TorchRingReader:
+    """See ``readers.Reader``."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._limit = min(options.max_file_bytes, MAX_BYTES)
+        self._rings: list[Ring] = []
+        self._told: dict[tuple[str, int], dict[str, Any]] = {}
+        self._notes: list[str] = []
+
+    def refuses(self, head: bytes) -> str | None:
+        """The first bytes of a ring, or the schema of the groups."""
+        if head.startswith(MAGIC) or GROUPS.encode() in head[:200]:
+            return None
+        return "neither a ring of the hook nor the names of its groups"
+
+    def add(self, source: Source) -> None:
+        """Reads one file."""
+        data = source.read_whole(self._limit if source.head.startswith(MAGIC) else MAX_GROUPS_BYTES)
+        try:
+            if data.startswith(MAGIC):
+                self._rings.append(parse_ring(data, source.name))
+            else:
+                told = json.loads(data)
+                self._told[str(told["host"]), int(told["pid"])] = told
+        except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+            why = source.damage or f"is damaged ({error})"
+            self._notes.append(f"{source.name} was not read: it {why}.")
+
+    def finish(self) -> Trace:
+        """Everything that was added. Raises TraceError where no call was recorded."""
+        rings: dict[int, Ring] = {}
+        for ring in sorted(self._rings, key=lambda item: item.started):
+            rank = self._rank(ring)
+            if rank is None:
+                self._notes.append(f"{ring.name} was left out: nothing tells which rank wrote it.")
+            elif len(ring.records):
+                if rank in rings:
+                    self._notes.append(f"{rings[rank].name} was left out: rank {rank} was started again.")
+                rings[rank] = ring
+        if not rings:
+            raise TraceError(" ".join(self._notes) or "the rings hold no call")
+        communicators = self._communicators()
+        index = {item.hash: item.id for item in communicators}
+        parts = [calls_of(ring, rank, index) for rank, ring in sorted(rings.items())]
+        gaps = tuple(
+            Gap(rank, ring.started, int(part.enqueue[0]), ring.lost)
+            for (rank, ring), part in zip(sorted(rings.items()), parts, strict=True)
+            if ring.lost and len(part)
+        )
+        places = tuple(RankPlace(rank, ring.host, ring.local_rank) for rank, ring in sorted(rings.items()))
+        inputs = tuple(InputInfo(ring.name, "torch", SEEN, 1) for _, ring in sorted(rings.items()))
+        events = Events.concatenate(parts)
+        return Trace(
+            events,
+            communicators,
+            Coverage(
+                SEEN,
+                ranks_missing=self._missing(rings),
+                gaps=gaps,
+                lines=len(events),
+                notes=tuple(self._notes),
+            ),
+            inputs,
+            places=places,
+        )
+
+    def _rank(self, ring: Ring) -> int | None:
+        if ring.rank is not None:
+            return ring.rank
+        told = self._told.get((ring.host, ring.pid))
+        return None if told is None or not isinstance(told.get("rank"), int) else int(told["rank"])
+
+    def _missing(self, rings: dict[int, Ring]) -> tuple[int, ...]:
+        worlds = [told.get("world_size") for told in self._told.values()]
+        world = max(
+            (int(size) for size in worlds if isinstance(size, int) and 0 < size <= 1 << 20), default=0
+        )
+        return tuple(rank for rank in range(world) if rank not in rings)
+
+    def _communicators(self) -> tuple[Communicator, ...]:
+        """Every group that any process named or used, numbered."""
+        found: dict[int, Communicator] = {}
+        for told in self._told.values():
+            for group in told.get("groups", ()):
+                try:
+                    value = int.from_bytes(bytes.fromhex(group["hash"]), "little")
+                    members = tuple(sorted({int(rank) for rank in group["ranks"]}))
+                    name = str(group.get("description") or group.get("name") or "")
+                except (ValueError, KeyError, TypeError):
+                    continue
+                made = Communicator(len(found), members, value, name or None)
+                found.setdefault(value, made)
+        for ring in self._rings:
+            for value in np.unique(ring.records["comm"]).tolist():
+                found.setdefault(value, Communicator(len(found), None, value))
+        return tuple(found.values())
+
+
+def parse_ring(data: bytes, name: str) -> Ring:
+    """One ring file. Raises ValueError, struct.error where it is none or of another version."""
+    magic, header, size, capacity, real, monotonic, length = HEAD.unpack_from(data)
+    if magic != MAGIC or size != RECORD.itemsize or not HEAD.size < header <= len(data):
+        raise ValueError("its header is of another version")
+    told = json.loads(data[HEAD.size : HEAD.size + length])
+    whole = min(int(capacity), (len(data) - header) // size)
+    records = np.frombuffer(data, RECORD, whole, header)
+    # A record is whole where its number belongs to its place; the number is written last.
+    at = np.flatnonzero(records["seq"])
+    at = at[(records["seq"][at] - np.uint64(1)) % np.uint64(max(int(capacity), 1)) == at.astype(np.uint64)]
+    at = at[np.argsort(records["seq"][at])]
+    records = records[at].copy()
+    records["time"] += np.uint64(real - monotonic)
+    # Records of the lap before the last that were not yet written over may have been by now: only the last
+    # uninterrupted run counts.
+    breaks = np.flatnonzero(np.diff(records["seq"].astype(np.int64)) != 1)
+    if len(breaks):
+        records = records[int(breaks[-1]) + 1 :]
+    lost = int(records["seq"][0]) - 1 if len(records) else 0
+    return Ring(
+        name,
+        _count(told.get("rank")),
+        str(told.get("host", "")),
+        int(told["pid"]),
+        _count(told.get("local_rank")),
+        real,
+        lost,
+        records,
+    )
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else None
+
+
+def calls_of(ring: Ring, rank: int, index: dict[int | None, int]) -> Events:
+    """The calls of one rank, each with its end where that was written."""
+    records = ring.records
+    known = (records["op"] > 0) & (records["op"] < 12)
+    calls, ends = records[known & (records["kind"] == CALL)], records[known & (records["kind"] == END)]
+    n = len(calls)
+    end = np.full(n, UNSEEN, np.int64)
+    flags = np.zeros(n, np.uint8)
+    # One call is joined by communicator, operation, peer and number; group numbers of both kinds at once.
+    both = np.concatenate([calls, ends])
+    key = np.empty(len(both), [("comm", "<u8"), ("number", "<u8"), ("peer", "<i4"), ("op", "<i4")])
+    for field in ("comm", "number", "peer", "op"):
+        key[field] = both[field]
+    _, number = np.unique(key, return_inverse=True)
+    row = np.full(int(number.max(initial=-1)) + 1, -1, np.int64)
+    row[number[:n]] = np.arange(n)
+    owner = row[number[n:]]
+    seen = owner >= 0
+    end[owner[seen]] = ends["time"][seen].astype(np.int64)
+    flags[owner[seen]] = ends["flags"][seen].astype(np.uint8)
+    enqueue = calls["time"].astype(np.int64)
+    nbytes = calls["nbytes"].astype(np.int64)
+    typed = calls["dtype"] < len(SIZES)
+    size = SIZES[np.where(typed, calls["dtype"], 0)]
+    comm = np.array([index.get(int(value), NO_COMM) for value in calls["comm"]], np.int32)
+    return Events(
+        rank=np.full(n, rank, np.int32),
+        op=calls["op"].copy(),
+        seq=calls["number"].astype(np.int64),
+        enqueue=enqueue,
+        count=np.where(typed, nbytes // size, NO_COUNT),
+        comm=comm,
+        start=enqueue.copy(),
+        end=end,
+        nbytes=nbytes,
+        peer=calls["peer"].copy(),
+        flags=flags,
+    )

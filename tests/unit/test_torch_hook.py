@@ -1,0 +1,317 @@
+"""The hook of torch.distributed on classes shaped like torch's, which need no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from megatrace.collect import launch, torch_calls, torch_ddp, torch_groups, torch_hook, torch_ring
+from megatrace.collect.torch_watch import Finder
+from megatrace.model.events import EventFlag, Op
+
+
+class Tensor:
+    is_cuda = False
+    dtype = "torch.float32"
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+class CudaTensor(Tensor):
+    is_cuda = True
+
+
+class FakeRing:
+    """Keeps what would be written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self.lines: list[tuple[Any, ...]] = []
+        self.broken = False
+
+    def put(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> None:
+        if self.broken:
+            raise OSError("no ring")
+        kind, op, dtype, *_ = torch_ring.TAIL.unpack(tail)
+        if kind == torch_ring.CALL:
+            self.lines.append(("call", Op(op).name, comm, number, nbytes, peer, dtype))
+        else:
+            self.lines.append(("end", Op(op).name, comm, number, peer, flags))
+
+
+def torch_like(backend: str = "gloo") -> ModuleType:
+    """A module with the parts of ``torch.distributed.distributed_c10d`` that the hook touches."""
+    module = ModuleType("c10d")
+
+    class Future:
+        def __init__(self) -> None:
+            self.callbacks: list[Any] = []
+
+        def add_done_callback(self, callback: Any) -> None:
+            self.callbacks.append(callback)
+
+    class Work:
+        fails = False
+
+        def wait(self) -> bool:
+            if self.fails:
+                raise RuntimeError("timed out")
+            return True
+
+        def get_future(self) -> Future:
+            return Future()
+
+    class ProcessGroup:
+        made: ClassVar[list[Any]] = []
+
+        def __init__(self, name: str, ranks: list[int]) -> None:
+            self.group_name, self.group_desc, self.ranks = name, f"desc {name}", ranks
+
+        def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+            """Sums."""
+            return Work()
+
+        def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
+            return Work()
+
+        def send(self, tensors: Any, dst: int, tag: int) -> Any:
+            return Work()
+
+        def recv(self, tensors: Any, src: int, tag: int) -> Any:
+            return Work()
+
+        def barrier(self, opts: Any = None) -> Any:
+            return Work()
+
+    names: Any = module
+    names.ProcessGroup, names.Work = ProcessGroup, Work
+    names.get_process_group_ranks = lambda group: group.ranks
+    names.get_backend = lambda group: backend
+    names.get_rank = lambda: 4
+    names.get_world_size = lambda: 8
+    return module
+
+
+@pytest.fixture
+def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRing:
+    made = FakeRing(tmp_path)
+    monkeypatch.setattr(torch_ring, "open_ring", lambda: made)
+    return made
+
+
+def installed(module: ModuleType) -> torch_hook.Hook:
+    hook = torch_hook.install(module)
+    assert hook is not None
+    return hook
+
+
+def test_a_call_is_written_when_it_is_made_and_when_somebody_found_it_done(ring: FakeRing) -> None:
+    module = torch_like()
+    installed(module)
+    group = module.ProcessGroup("3", [0, 4])
+    comm = torch_groups.hash_of("3", [0, 4])
+    work = group.allreduce([Tensor(400)])
+    assert ring.lines == [("call", "ALL_REDUCE", comm, 0, 400, -1, 7)]
+    assert work.wait() is True
+    assert ring.lines[1:] == [("end", "ALL_REDUCE", comm, 0, -1, 0)]
+    work.wait()
+    assert len(ring.lines) == 2, "only the first wait ends a call"
+    group.barrier()
+    assert ring.lines[2] == ("call", "BARRIER", comm, 1, 0, -1, 255)
+
+
+def test_what_nccl_counts_is_the_payload(ring: FakeRing) -> None:
+    module = torch_like()
+    installed(module)
+    group = module.ProcessGroup("3", [0, 4])
+    group.all_gather_single(Tensor(800), Tensor(400))
+    assert ring.lines[0][4] == 400
+    assert torch_calls.payload([Tensor(1), Tensor(2)])[0] == 3
+    assert torch_calls.payload([[Tensor(1), Tensor(2)]])[0] == 3
+    assert torch_calls.payload("no tensor") == (0, None)
+
+
+def test_messages_are_counted_by_peer_and_direction_and_peers_are_global(ring: FakeRing) -> None:
+    module = torch_like()
+    installed(module)
+    group = module.ProcessGroup("9", [2, 6])
+    works = [call([Tensor(8)], 1, 0) for _ in range(2) for call in (group.send, group.recv)]
+    assert len(works) == len(ring.lines)
+    assert [(line[1], line[3], line[5]) for line in ring.lines] == [
+        ("SEND", 0, 6),
+        ("RECV", 0, 6),
+        ("SEND", 1, 6),
+        ("RECV", 1, 6),
+    ]
+
+
+def test_a_work_that_was_dropped_counts_as_done_when_its_address_is_used_again(ring: FakeRing) -> None:
+    hook = torch_hook.Hook(torch_like(), cast("torch_ring.Ring", ring))
+    work = object()
+    tail = torch_ring.tail_of(torch_ring.END, Op.SEND, 7)
+    hook.keep(work, (tail, b"comm", 0, 6))
+    hook.keep(work, (tail, b"comm", 1, 6))
+    assert ring.lines == [("end", "SEND", b"comm", 0, 6, 0)]
+
+
+def test_a_wait_that_raises_ends_the_call_as_failed(ring: FakeRing) -> None:
+    module = torch_like()
+    installed(module)
+    work = module.ProcessGroup("3", [0, 4]).allreduce([Tensor(4)])
+    work.fails = True
+    with pytest.raises(RuntimeError, match="timed out"):
+        work.wait()
+    assert ring.lines[-1][-1] == EventFlag.FAILED
+
+
+def test_whoever_takes_the_future_is_told_by_it(ring: FakeRing) -> None:
+    module = torch_like()
+    installed(module)
+    future = module.ProcessGroup("3", [0, 4]).allreduce([Tensor(4)]).get_future()
+    assert len(ring.lines) == 1
+    future.callbacks[0](future)
+    assert ring.lines[1][0] == "end"
+
+
+def test_groups_of_nccl_are_named_but_their_calls_are_not_written(ring: FakeRing, tmp_path: Path) -> None:
+    module = torch_like("nccl")
+    hook = installed(module)
+    group = module.ProcessGroup("3", [0, 4])
+    group.allreduce([Tensor(4)])
+    assert ring.lines == []
+    assert not torch_hook.in_full(group)
+    (told,) = [json.loads(path.read_text()) for path in tmp_path.glob("groups-*.json")]
+    assert told["rank"] == 4
+    assert told["groups"] == [
+        {
+            "hash": torch_groups.hash_of("3", [0, 4]).hex(),
+            "name": "3",
+            "description": "desc 3",
+            "backend": "nccl",
+            "ranks": [0, 4],
+            "recorded": False,
+        }
+    ]
+    assert hook.on
+
+
+def test_of_a_group_with_two_backends_only_what_runs_on_the_host_is_written(ring: FakeRing) -> None:
+    module = torch_like("cpu:gloo,cuda:nccl")
+    installed(module)
+    group = module.ProcessGroup("3", [0, 4])
+    group.allreduce([CudaTensor(4)])
+    assert ring.lines == []
+    group.allreduce([Tensor(4)])
+    assert len(ring.lines) == 1
+
+
+def test_an_error_of_ours_switches_the_hook_off_and_the_call_goes_through(
+    ring: FakeRing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = torch_like()
+    hook = installed(module)
+    group = module.ProcessGroup("3", [0, 4])
+    ring.broken = True
+    assert group.allreduce([Tensor(4)]) is not None
+    assert group.allreduce([Tensor(4)]) is not None
+    assert not hook.on
+    assert capsys.readouterr().err.count("no longer recorded") == 1
+
+
+def test_it_is_installed_once_and_keeps_names_and_documentation(ring: FakeRing) -> None:
+    module = torch_like()
+    installed(module)
+    assert torch_hook.install(module) is None
+    assert module.ProcessGroup.allreduce.__doc__ == "Sums."
+    assert module.ProcessGroup.allreduce.__name__ == "allreduce"
+
+
+def test_numbers_of_operations_are_those_of_the_model() -> None:
+    for name in ("ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "BROADCAST", "REDUCE", "SEND", "RECV"):
+        assert getattr(torch_calls, name) == Op[name]
+    for name in ("ALL_TO_ALL", "GATHER", "SCATTER", "BARRIER"):
+        assert getattr(torch_calls, name) == Op[name]
+
+
+class FakeModel:
+    """Like DistributedDataParallel."""
+
+    process_group = "group"
+
+    def __init__(self) -> None:
+        self._comm_hooks: list[Any] = []
+        self.registered: list[Any] = []
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        self.registered.append((state, hook))
+
+    def forward(self, x: int) -> int:
+        return x + 1
+
+
+def ddp(in_full: bool) -> type[FakeModel]:
+    module: Any = ModuleType("ddp")
+    module.DistributedDataParallel = type(
+        "DistributedDataParallel", (FakeModel,), {"forward": FakeModel.forward}
+    )
+    assert torch_ddp.install(module, lambda group: in_full)
+    assert not torch_ddp.install(module, lambda group: in_full)
+    made: type[FakeModel] = module.DistributedDataParallel
+    return made
+
+
+def test_ddp_takes_the_hook_once_at_its_first_forward() -> None:
+    model = ddp(in_full=True)()
+    assert model.registered == []
+    assert (model.forward(1), model.forward(2)) == (2, 3)
+    assert model.registered == [("group", torch_ddp.reduce_bucket)]
+
+
+def test_ddp_keeps_a_hook_of_the_user_and_is_left_alone_on_nccl() -> None:
+    model = ddp(in_full=True)()
+    model._comm_hooks.append(("theirs", None))
+    model.forward(1)
+    assert model.registered == []
+    other = ddp(in_full=False)()
+    other.forward(1)
+    assert other.registered == []
+
+
+def test_the_finder_calls_back_after_the_module_was_loaded(tmp_path: Path) -> None:
+    (tmp_path / "mt_watched.py").write_text("value = 1\n")
+    seen: list[int] = []
+    finder = Finder("mt_watched", lambda module: seen.append(module.value))
+    sys.meta_path.insert(0, finder)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import mt_watched  # type: ignore[import-not-found]
+    finally:
+        sys.meta_path.remove(finder)
+        sys.path.remove(str(tmp_path))
+    assert mt_watched.value == 1
+    assert seen == [1]
+
+
+def test_a_python_of_the_job_starts_as_always_with_the_startup_folder_on_its_path(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.stdout.write('theirs ')\n")
+    path = f"{launch.STARTUP}:{tmp_path}"
+    code = (
+        "import sys; print([name for name in sys.modules if 'torch' in name or name == 'numpy'], sys.path[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": path, "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("theirs ['megatrace_in_process.torch_watch']")
+    assert str(launch.STARTUP) not in done.stdout
