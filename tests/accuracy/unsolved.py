@@ -11,11 +11,6 @@ BY_REASON: dict[str, tuple[str, ...]] = {
         "jitter:tp2-pp1-dp8:900022 text",
         "jitter:tp2-pp1-dp8:900022 text-hash",
     ),
-    "text logs without communicators: groups are not inferred while hosts are starved, or with two faults": (
-        "slow_host:tp2-pp2-dp4-ep2:900007 text",
-        "slow_host:cp2-gather:900006 text",
-        "two_slow:tp2-pp2-dp8:900024 text",
-    ),
 }
 """Case and source, by reason."""
 

@@ -211,6 +211,31 @@ def test_replicas_are_looser_than_members() -> None:
     )  # no replicas: all of a stage are one group
 
 
+@pytest.mark.parametrize(
+    ("looseness", "size"),
+    [
+        ([50, 120, 55, 125, 52, 118, 50], 2),
+        ([50, 60, 55, 125, 52, 48, 50], 4),
+        # The third group waits for its second member: 140 ms from the others, and further from itself than
+        # replicas in step.
+        ([50, 120, 55, 140_000, 300, 140_000, 50], 2),
+        ([50, 60, 55, 90_000, 52, 300, 50], 4),
+        ([50, 60, 55, 52, 49, 61, 50], None),
+        ([50, 120, 55, 56, 52, 118, 50], None),
+    ],
+)
+def test_boundaries_are_looser_than_the_joints_beside_them(looseness: list[int], size: int | None) -> None:
+    assert coupling._size_of_groups({i: 1e3 * us for i, us in enumerate(looseness)}, 8) == size
+
+
+def test_a_slow_member_hides_no_groups() -> None:
+    fault = {"fault": "slow_gpu", "rank": 5, "factor": 3.0}
+    scenario = Scenario.model_validate({**JOB, "tp": 2, "pp": 2, "dp": 4, "faults": [fault]})
+    resolved = resolve(undeclared(simulate(scenario).trace, "text"))
+    assert resolved.layout is not None
+    assert (resolved.layout.tp, resolved.layout.pp, resolved.layout.dp) == (2, 2, 4)
+
+
 # --- declarations ---
 
 

@@ -19,15 +19,16 @@ from megatrace.analysis.iterations import Iterations
 from megatrace.analysis.roles import Role
 from megatrace.model.events import NO_SEQ, Events, Op
 
-# A boundary between two tensor groups must be this much looser than the joints inside them. Replicas drift by
-# milliseconds, members by the host's jitter of tens of microseconds.
-LOOSER = 2.0
-# Share of neighbouring pairs that may look like the other kind.
+# A boundary between two tensor groups must be this much looser than the joints beside it. Hosts wake up some
+# 50 µs apart inside a group; replicas, of which each waits for its own kernels, twice as far or more. The
+# spread of one joint is known to a tenth or so.
+LOOSER = 1.3
+# ... and typically this much looser.
+TYPICALLY = 1.5
+# Share of boundaries that may look like joints.
 MISPLACED = 0.05
 # Calls compared per pair of neighbouring ranks; enough for a median, cheap for ten thousand ranks.
 CALLS = 2048
-# Stretches in which the distance is looked at by itself: a fault seldom lasts through all of six.
-PIECES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,49 +99,39 @@ def tensor_size(
     if data_is_alone or stage_size == 1:
         return stage_size
     looseness = _looseness(events, channels, tensor, stage_size)
-    at = np.asarray(sorted(looseness), np.int64)
-    if not len(at):
-        return None
-    whole, quietest = np.asarray([looseness[int(i)] for i in at]).T
-    # A slow member changes its distance while it is slow; then the quietest stretch tells how tight a joint
-    # is.
-    found = _size_of_groups(at, whole, stage_size)
-    return _size_of_groups(at, quietest, stage_size) if found is None else found
+    return _size_of_groups(looseness, stage_size)
 
 
-def _size_of_groups(at: NDArray[np.int64], loose: NDArray[np.float64], stage_size: int) -> int | None:
-    """The size of which the joints ``at`` (between ranks i and i + 1) are tight inside and loose across."""
-    best: tuple[float, int] | None = None
-    for size in (d for d in range(2, stage_size + 1) if stage_size % d == 0):
-        across = (at + 1) % size == 0
-        if across.all() or not across.any():
-            continue  # nothing to compare with: one group of all, or none at all
-        inside, between = float(np.median(loose[~across])), float(np.median(loose[across]))
-        if between < LOOSER * max(inside, 1.0):
+def _size_of_groups(looseness: dict[int, float], stage_size: int) -> int | None:
+    """The smallest size at which every boundary is looser than the joints on both sides of it.
+
+    Compared with its neighbours only: who stands beside a slow group is a thousand times as far from it as
+    replicas in step are from each other, and the slow member is further from its group than those, too.
+    """
+    for size in (d for d in range(2, stage_size) if stage_size % d == 0):
+        ratios: list[float] = []
+        for at in (at for at in looseness if (at + 1) % size == 0):
+            beside = [looseness[i] for i in range(at + 1 - size, at + size) if i != at and i in looseness]
+            if beside:
+                ratios.append(looseness[at] / max(float(np.median(beside)), 1.0))
+        if not ratios or float(np.median(ratios)) < TYPICALLY:
             continue
-        # A wrong size puts joints among the boundaries or boundaries among the joints. Replicas that keep
-        # step for a short while are looser than members all the same, if not by as much as the others.
-        thresholds = ((max(inside, 1.0) * between) ** 0.5, LOOSER * max(inside, 1.0))
-        wrong = min(float(np.mean((loose > threshold) != across)) for threshold in thresholds)
-        if loose[across].min() > loose[~across].max():
-            wrong = 0.0
-        if wrong <= MISPLACED and (best is None or wrong < best[0]):
-            best = (wrong, size)
-    return None if best is None else best[1]
+        if float(np.mean(np.asarray(ratios) < LOOSER)) <= MISPLACED:
+            return size
+    return None
 
 
 def _looseness(
     events: Events, channels: Channels, tensor: NDArray[np.intp], stage_size: int
-) -> dict[int, tuple[float, float]]:
-    """ns, by rank i: spread of the distance between the calls of ranks i and i + 1 of one stage, over the
-    whole recording and in its quietest stretch."""
+) -> dict[int, float]:
+    """ns, by rank i: spread of the distance between the calls of ranks i and i + 1 of one stage."""
     rows_of: dict[int, NDArray[np.intp]] = {}
     for channel in tensor:
         rank = int(channels.rank[channel])
         part = events.rows_of(rank)
         rows = np.flatnonzero(channels.of_event[part] == channel) + part.start
         rows_of[rank] = rows[-CALLS:]
-    result: dict[int, tuple[float, float]] = {}
+    result: dict[int, float] = {}
     for rank, rows in rows_of.items():
         other = rows_of.get(rank + 1)
         if other is None or (rank + 1) % stage_size == 0:
@@ -149,8 +140,7 @@ def _looseness(
         if len(mine) < 16:
             continue
         distance = (events.enqueue[rows[mine]] - events.enqueue[other[theirs]]).astype(np.float64)
-        pieces = np.array_split(distance, max(1, min(PIECES, len(distance) // 16)))
-        result[rank] = (_spread(distance), min(_spread(piece) for piece in pieces))
+        result[rank] = _spread(distance)
     return result
 
 
