@@ -254,6 +254,9 @@ def at(n: int, *indices: int) -> NDArray[np.bool_]:
             [Span(3, 7, 5, Status.RECOVERED), Span(20, 25, 6, Status.RECOVERED)],
         ),
         (at(40, 3, 11, 17, 30), [Span(3, 30, 4, Status.INTERMITTENT)]),
+        (at(40, 4, 8), [Span(4, 8, 2, Status.INTERMITTENT)]),
+        (at(40, 2, 3, 10), [Span(2, 10, 3, Status.INTERMITTENT)]),
+        (at(40, 2, 3, 4, 10), [Span(2, 4, 3, Status.RECOVERED), Span(10, 10, 1, Status.RECOVERED)]),
         (at(40, 3, 6, 9, 12, 15), [Span(3, 15, 5, Status.INTERMITTENT)]),
     ],
 )  # fmt: skip

@@ -9,17 +9,27 @@ import numpy as np
 from megatrace.analysis.diagnosing import diagnose
 from megatrace.analysis.stagger import tied_replicas
 from megatrace.model.finding import Finding, Kind, Severity
-from megatrace.simulator import Scenario, SlowGpu, observe, simulate
-from megatrace.simulator.faults import Fault
+from megatrace.simulator import DataLoaderStall, Scenario, SlowGpu, observe, simulate
+from megatrace.simulator.faults import Fault, SlowNic
 
 SMALL = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4, "layers_per_stage": 3, "iterations": 12, "seed": 3}
 
 
+FLAT: dict[str, Any] = {
+    "pattern": "fsdp", "tp": 1, "pp": 1, "dp": 16, "micro_batches": 2, "micro_batch_size": 4,
+    "layers_per_stage": 8, "layer_forward_ms": 12.0, "layer_backward_ms": 24.0,
+}  # fmt: skip
+"""Its gradient traffic is hidden behind its kernels."""
+
+
+def found(*faults: Fault, **changes: Any) -> tuple[Finding, ...]:
+    simulation = simulate(Scenario.model_validate({**SMALL, "faults": faults, **changes}))
+    return diagnose(observe(simulation.trace, "ring")).findings
+
+
 def serious(*faults: Fault, **changes: Any) -> list[Finding]:
     """Findings that somebody would be called for."""
-    simulation = simulate(Scenario.model_validate({**SMALL, "faults": faults, **changes}))
-    found = diagnose(observe(simulation.trace, "ring")).findings
-    return [finding for finding in found if finding.severity <= Severity.P2]
+    return [finding for finding in found(*faults, **changes) if finding.severity <= Severity.P2]
 
 
 def test_groups_tie_replicas_together() -> None:
@@ -31,5 +41,36 @@ def test_groups_tie_replicas_together() -> None:
 
 
 def test_waiting_for_the_experts_of_a_slow_replica_is_no_jitter() -> None:
-    found = serious(SlowGpu(rank=5, factor=2.0, first_iteration=5), ep=2, dp=4)
-    assert [(finding.kind, finding.culprits.ranks) for finding in found] == [(Kind.SLOW_COMPUTE, (5,))]
+    told = serious(SlowGpu(rank=5, factor=2.0, first_iteration=5), ep=2, dp=4)
+    assert [(finding.kind, finding.culprits.ranks) for finding in told] == [(Kind.SLOW_COMPUTE, (5,))]
+
+
+def test_traffic_that_waiting_hides_makes_nobody_else_slow() -> None:
+    # While all wait for rank 1 their gradients travel unseen, so their work looks shorter than usual.
+    told = serious(SlowGpu(rank=1, factor=1.0, drift=0.17, first_iteration=8), **FLAT, iterations=20)
+    assert [(finding.kind, finding.culprits.ranks) for finding in told] == [(Kind.SLOW_COMPUTE, (1,))]
+
+
+def test_slow_gradients_are_the_networks_and_neither_work_nor_jitter() -> None:
+    nic = SlowNic(rank=10, factor=20.0, first_iteration=4, last_iteration=8)
+    everybody = tuple(range(16))
+    told = serious(nic, **{**FLAT, "pattern": "ddp", "micro_batches": 4})
+    assert [(finding.kind, finding.culprits.ranks) for finding in told] == [(Kind.SLOW_NETWORK, everybody)]
+    half = serious(nic, tp=2, pp=1, dp=8)
+    assert [(finding.kind, finding.culprits.ranks) for finding in half] == [
+        (Kind.SLOW_NETWORK, everybody[::2])
+    ]
+
+
+def test_gradients_that_were_always_slow_are_noted() -> None:
+    (note,) = found(SlowNic(rank=15, factor=20.0), **FLAT)
+    assert (note.severity, note.kind, note.ambiguous) == (Severity.P3, Kind.SLOW_NETWORK, True)
+    assert note.culprits.ranks == tuple(range(16))
+    assert not found(**{**FLAT, "layer_forward_ms": 60.0, "layer_backward_ms": 120.0})
+
+
+def test_a_stall_of_every_fourth_iteration_is_one_fault() -> None:
+    stall = DataLoaderStall(rank=1, stall_ms=400.0, every=4, first_iteration=4, last_iteration=9)
+    (finding,) = serious(stall)
+    assert finding.window is not None
+    assert (finding.window.first_iteration, finding.window.last_iteration) == (4, 8)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from megatrace.simulator import Answer, Scenario, simulate
 from megatrace.simulator.faults import CheckpointStall, SlowLink, SlowNic
+from megatrace.simulator.truth import compared
 
 
 def answers(fault: SlowLink | SlowNic | CheckpointStall, **settings: object) -> dict[str, Answer]:
@@ -62,3 +64,14 @@ def test_a_save_of_all_ranks_shows_only_by_its_length(
     fault = CheckpointStall(ranks=ranks, stall_ms=stall_ms, every=2)
     told = answers(fault, tp=2, dp=2, checkpoint_every=2, checkpoint_ms=1000.0)
     assert {answer.undecidable for answer in told.values()} == {undecidable}
+
+
+def test_the_start_of_a_job_is_no_iteration_of_a_fault() -> None:
+    fault = simulate(
+        Scenario.model_validate({"tp": 2, "micro_batches": 2, "iterations": 4, "faults": [SlowNic(rank=1)]})
+    ).truth.faults[0]
+    usual = np.ones(4)
+    starting = compared(fault, np.array([9.0, 1.0, 1.0, 1.0]), usual, sporadic=False)
+    assert (starting.positive, starting.affected) == (False, ())
+    later = compared(fault, np.array([9.0, 1.0, 2.0, 2.0]), usual, sporadic=False)
+    assert (later.positive, later.affected, later.slowdown) == (True, (2, 3), 2.0)

@@ -45,6 +45,8 @@ class Costs:
     entry       [K, S, D, M]: lateness before the first task, against the stage's other ranks
     sync        [K, S, D, M]: gradient collectives after their last member came, ``normal_sync`` likewise
     measured    [K]: iteration time;  usual float: the median of the undisturbed ones
+    quiet       bool [K]: iterations of usual length, for jobs whose work hides traffic: while everybody waits
+                for one rank the others' traffic is hidden and their work looks short; else None
     """
 
     graph: IterationGraph
@@ -61,6 +63,7 @@ class Costs:
     normal_sync: F8
     measured: F8
     usual: float
+    quiet: NDArray[np.bool_] | None = None
 
     @property
     def excess(self) -> F8:
@@ -117,7 +120,9 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
     if not usable.any():
         return None
     seen = table.own if table.own is not None else table.group[:, :, :, None, :]
-    work, normal = _known(seen[usable], normal_work(seen[usable]))
+    hidden = table.own is not None and schedule.total == 1
+    quiet = quiet_iterations(table.iteration[usable]) if hidden else None
+    work, normal = _known(seen[usable], normal_work(seen[usable], quiet))
     if table.own is None:
         work = _shared_out(work, normal, schedule)
     if table.comm is not None:
@@ -131,6 +136,10 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
     transfer, normal_transfer = _known(seen, normal_transfers(seen))
     entry = np.nan_to_num(table.entry[usable], nan=0.0)
     sync, normal_sync = _syncs(table, usable)
+    if quiet is not None:
+        # The one task of such a job has the gradients in it: what they take longer is no rank's own work.
+        beyond = np.maximum(sync - np.minimum(sync, normal_sync), 0.0)[..., None]
+        work = work - np.minimum(beyond, np.maximum(work - normal, 0.0))
     measured = table.iteration[usable]
     costs = Costs(
         graph=IterationGraph.of(schedule),
@@ -147,6 +156,7 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         normal_sync=np.minimum(sync, normal_sync),
         measured=measured,
         usual=usual_time(measured),
+        quiet=quiet,
     )
     explained = costs.makespan(work, comm, transfer) - costs.ideal()
     without = usual_time(measured - np.maximum(explained, 0.0))
@@ -204,6 +214,11 @@ def _known(values: F8, normal: F8) -> tuple[F8, F8]:
     return np.where(np.isnan(values), normal, values), normal
 
 
+def quiet_iterations(measured: F8) -> NDArray[np.bool_]:
+    """bool [K]: iterations within the band of the quick fifth."""
+    return np.asarray(measured <= NORMAL_BAND * float(np.quantile(measured, QUICK_SHARE)), np.bool_)
+
+
 def usual_time(measured: F8) -> float:
     """Seconds: the undisturbed iteration, as the median of those within the band of the quick fifth."""
     known = measured[~np.isnan(measured)]
@@ -222,9 +237,14 @@ def quick_level(values: F8) -> F8:
     return np.asarray(np.take_along_axis(ordered, index, axis=0))
 
 
-def own_normal(work: F8) -> F8:
+def own_normal(work: F8, quiet: NDArray[np.bool_] | None = None) -> F8:
     """[1, S, D, M, T]: a place's median in its own undisturbed iterations; NaN where it was never seen
-    whole."""
+    whole.
+
+    ``quiet`` bool [K]: which they are, where the work itself does not tell.
+    """
+    if quiet is not None:
+        return median(work[quiet], 0)[None]
     total = work.sum(axis=-1)
     ordered = np.sort(total, axis=0)
     count = np.sum(~np.isnan(total), axis=0, keepdims=True)
@@ -244,9 +264,9 @@ def peer_normal(work: F8) -> F8 | None:
     return np.asarray(level)[:, :, None, None, :]
 
 
-def normal_work(work: F8) -> F8:
-    """The lower of a place's own past and its peers' present, like ``work``."""
-    own = np.broadcast_to(own_normal(work), work.shape)
+def normal_work(work: F8, quiet: NDArray[np.bool_] | None = None) -> F8:
+    """The lower of a place's own past and its peers' present, like ``work``; ``quiet`` as ``own_normal``."""
+    own = np.broadcast_to(own_normal(work, quiet), work.shape)
     peers = peer_normal(work)
     return np.array(own) if peers is None else np.fmin(own, peers)
 

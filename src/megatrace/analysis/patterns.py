@@ -66,7 +66,7 @@ def find_patterns(costs: Costs) -> tuple[list[Pattern], Costs]:
 
 def _own_share(costs: Costs) -> tuple[F8, F8]:
     """(own normal like work, [K, S, D, M] excess over it as a share)."""
-    own = np.broadcast_to(own_normal(costs.work), costs.work.shape)
+    own = np.broadcast_to(own_normal(costs.work, costs.quiet), costs.work.shape)
     return own, (costs.work - own).sum(axis=-1) / np.maximum(own.sum(axis=-1), 1e-9)
 
 

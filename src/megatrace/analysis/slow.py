@@ -28,6 +28,7 @@ from megatrace.analysis.slow_kinds import is_path, judge
 from megatrace.analysis.slow_nodes import host_findings
 from megatrace.analysis.slow_scene import SlowContext
 from megatrace.analysis.suspects import COUNTS, Cause, Suspect, find_suspects
+from megatrace.analysis.traffic import traffic_of_all
 from megatrace.analysis.unsteady import find_unsteady
 from megatrace.analysis.windows import Span, spans
 from megatrace.analysis.work import WorkTable, iteration_times
@@ -85,7 +86,8 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     worth = 0.5 * COUNTS * costs.usual
     kept = [f for f in findings if f is not None and (f.impact.seconds_lost or 0.0) >= worth]
     kept.sort(key=lambda finding: -(finding.impact.seconds_lost or 0.0))
-    return tuple(kept)
+    note = None if any(f.kind is Kind.SLOW_NETWORK for f in kept) else traffic_of_all(context)
+    return (*kept, note) if note is not None else tuple(kept)
 
 
 ECHO = 3.0

@@ -48,7 +48,8 @@ def find_unsteady(
         # Ranks that save a checkpoint do not end together: nothing is to be read from such an iteration.
         times, _ = iteration_times(resolved, table.t0)
         paused = (times - table.iteration)[costs.iterations] > COUNTS * costs.usual
-        lost = np.where(paused, 0.0, np.maximum(costs.measured - typical, 0.0))
+        traffic = np.median((costs.sync - costs.normal_sync).reshape(k, -1), axis=1)
+        lost = np.where(paused, 0.0, np.maximum(costs.measured - typical - traffic, 0.0))
     else:
         _, most = host_lateness(resolved, phases, table.grid)
         late = np.nan_to_num(most[costs.iterations]).reshape(k, -1)

@@ -17,6 +17,8 @@ from megatrace.model.finding import Status
 DENSE = 0.6
 # Longest run of undisturbed iterations inside a window: beyond it the fault went away and came back.
 PAUSE = 3
+# So many affected iterations in a row make a window; a fault that shows for fewer each time comes and goes.
+STRETCH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ def spans(affected: NDArray[np.bool_]) -> list[Span]:
     n = len(affected)
     breaks = np.flatnonzero(np.diff(where) > PAUSE)
     pieces = np.split(where, breaks + 1)
-    if len(pieces) > 2 or (_density(where) < DENSE and len(pieces) == 1):
+    scattered = len(pieces) > 1 and max(len(piece) for piece in pieces) < STRETCH
+    if len(pieces) > 2 or scattered or (_density(where) < DENSE and len(pieces) == 1):
         return [Span(int(where[0]), int(where[-1]), len(where), Status.INTERMITTENT)]
     found: list[Span] = []
     for piece in pieces:

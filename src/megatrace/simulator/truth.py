@@ -200,12 +200,13 @@ def compared(fault: FaultTruth, with_ms: F8, without_ms: F8, sporadic: bool) -> 
     """Whether a fault that slows a job counts, from iteration times with and without it.
 
     ``slowdown`` is the ratio of the sums over the iterations that the fault lengthened by 5 % or more, 1.0
-    where there are none. A lasting fault must also lengthen its whole window by as much.
+    where there are none. A lasting fault must also lengthen its whole window by as much. A job's first
+    iteration counts for nothing: it starts up, and no source shows where it began.
     """
     first, last = fault.first_iteration or 0, fault.last_iteration
     window = slice(first, None if last is None else last + 1)
     a, b = with_ms[window], without_ms[window]
-    known = np.isfinite(a) & np.isfinite(b)
+    known = np.isfinite(a) & np.isfinite(b) & (np.arange(first, first + len(a)) > 0)
     hit = known & (np.where(known, b, 1.0) <= POSITIVE_SHARE * np.where(known, a, 0.0))
     if not hit.any():
         return replace(fault, positive=False, slowdown=1.0)
