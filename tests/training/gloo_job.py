@@ -13,9 +13,11 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -139,6 +141,7 @@ class Job:
         """One micro-batch through this stage."""
         at_fault = self.rank == self.options.rank and self.iteration >= self.options.at
         if at_fault and self.options.fault == "no-recv" and micro_batch == self.options.micro_batch:
+            Path(f"{self.options.store}.stuck").touch()
             time.sleep(3600)  # the Recv of this micro-batch is never posted
         if self.stage == 0:
             x = torch.randn(ROWS, HIDDEN)
@@ -181,19 +184,21 @@ def one_rank(options: argparse.Namespace, rank: int) -> None:
     timeout = timedelta(seconds=options.timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timeout)
     job = Job(options, rank)
-    if options.dump_after:
-        signal.signal(signal.SIGALRM, lambda *_: dump(options, rank))
-        signal.alarm(options.dump_after)
+    if options.fault == "no-recv":
+        threading.Thread(target=dump_when_stuck, args=(options, rank), daemon=True).start()
     job.run()
     dist.destroy_process_group()
 
 
-def dump(options: argparse.Namespace, rank: int) -> None:
-    """What torch's own flight recorder has seen of this rank."""
+def dump_when_stuck(options: argparse.Namespace, rank: int) -> None:
+    """What torch's own flight recorder has seen of this rank, some seconds after the job got stuck. In a
+    thread, for a handler of a signal does not run while the main thread waits inside torch."""
     from torch._C import _distributed_c10d as c10d
 
-    with open(f"{options.store}.flight-{rank}.json", "wb") as file:  # noqa: PTH123
-        file.write(c10d._dump_fr_trace_json(True))
+    while not Path(f"{options.store}.stuck").exists():
+        time.sleep(0.1)
+    time.sleep(options.stand / 2)
+    Path(f"{options.store}.flight-{rank}.json").write_bytes(c10d._dump_fr_trace_json(True))
 
 
 def main() -> int:
@@ -208,7 +213,9 @@ def main() -> int:
     parser.add_argument("--micro-batch", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.1)
     parser.add_argument("--timeout", type=float, default=120)
-    parser.add_argument("--dump-after", type=int, default=0)
+    parser.add_argument(
+        "--stand", type=float, default=6, help="s: how long a stuck job stands until it is ended"
+    )
     options = parser.parse_args()
     children: dict[int, int] = {}
     for rank in range(WORLD):
@@ -224,9 +231,17 @@ def main() -> int:
                 os._exit(code)
         children[pid] = rank
     signal.signal(signal.SIGTERM, lambda *_: stop(children))
+    stuck, since = Path(f"{options.store}.stuck"), 0.0
     worst = 0
     while children:
-        pid, status = os.wait()
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            time.sleep(0.05)
+            if stuck.exists():
+                since = since or time.monotonic()
+                if time.monotonic() - since > options.stand:
+                    stop(children)
+            continue
         children.pop(pid)
         if status:
             worst = 1

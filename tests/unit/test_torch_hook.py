@@ -34,9 +34,10 @@ class FakeRing:
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
         self.lines: list[tuple[Any, ...]] = []
+        self.marked: list[int] = []
         self.broken = False
 
-    def put(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> None:
+    def put(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> int:
         if self.broken:
             raise OSError("no ring")
         kind, op, dtype, *_ = torch_ring.TAIL.unpack(tail)
@@ -44,6 +45,10 @@ class FakeRing:
             self.lines.append(("call", Op(op).name, comm, number, nbytes, peer, dtype))
         else:
             self.lines.append(("end", Op(op).name, comm, number, peer, flags))
+        return len(self.lines) - 1
+
+    def waited(self, index: int) -> None:
+        self.marked.append(index)
 
 
 def torch_like(backend: str = "gloo") -> ModuleType:
@@ -152,12 +157,21 @@ def test_messages_are_counted_by_peer_and_direction_and_peers_are_global(ring: F
     ]
 
 
+def test_only_a_call_that_somebody_waits_for_is_marked_so(ring: FakeRing) -> None:
+    module = torch_like()
+    installed(module)
+    group = module.ProcessGroup("9", [2, 6])
+    works = [group.send([Tensor(8)], 1, 0), group.recv([Tensor(8)], 1, 0)]
+    works[1].wait()
+    assert ring.marked == [1]
+
+
 def test_a_work_that_was_dropped_counts_as_done_when_its_address_is_used_again(ring: FakeRing) -> None:
     hook = torch_hook.Hook(torch_like(), cast("torch_ring.Ring", ring))
     work = object()
-    tail = torch_ring.tail_of(torch_ring.END, Op.SEND, 7)
-    hook.keep(work, (tail, b"comm", 0, 6))
-    hook.keep(work, (tail, b"comm", 1, 6))
+    _, tail = hook.tails_of(Op.SEND, "torch.float32")
+    hook.keep(work, (tail, b"comm", 0, 6, 0))
+    hook.keep(work, (tail, b"comm", 1, 6, 1))
     assert ring.lines == [("end", "SEND", b"comm", 0, 6, 0)]
 
 

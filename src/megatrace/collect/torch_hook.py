@@ -22,8 +22,8 @@ from . import torch_calls, torch_groups, torch_ring
 from .torch_calls import MESSAGES, SEND, payload
 from .torch_ring import CALL, END, tail_of
 
-Token = tuple[bytes, bytes, int, int]
-"""(tail of the end record, communicator, number, peer): what ends a call."""
+Token = tuple[bytes, bytes, int, int, int]
+"""(tail of the end record, communicator, number, peer, index of the call's record)."""
 
 FAILED = 2
 """``EventFlag.FAILED``: the wait for it raised."""
@@ -78,12 +78,11 @@ class Hook:
             call, end = self.tails[op, dtype]
         except KeyError:
             call, end = self.tails_of(op, dtype)
-        self.ring.put(call, group.hash, number, nbytes, peer, 0)
-        return end, group.hash, number, peer
+        return end, group.hash, number, peer, self.ring.put(call, group.hash, number, nbytes, peer, 0)
 
     def end(self, token: Token, flags: int) -> None:
         """Writes that a call was found done."""
-        tail, comm, number, peer = token
+        tail, comm, number, peer, _ = token
         self.ring.put(tail, comm, number, 0, peer, flags)
 
     def keep(self, work: Any, token: Token) -> None:
@@ -157,12 +156,13 @@ def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callabl
 
 def _wait(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     """``Work.wait``: when it returns, the call is done."""
-    waiting, end = hook.waiting, hook.end
+    waiting, end, ring = hook.waiting, hook.end, hook.ring
 
     def wait(self: Any, *arguments: Any, **named: Any) -> Any:
         token = waiting.pop(id(self), None)
         if token is None:
             return original(self, *arguments, **named)
+        ring.waited(token[4])
         try:
             done = original(self, *arguments, **named)
         except BaseException:

@@ -34,6 +34,9 @@ HEAD = struct.Struct("<8sIIQQQI")
 ns, bytes of the JSON that follows."""
 CALL, END = 1, 3
 """Kinds of record: a call was made; it was found done."""
+WAITED = 1 << 7
+"""Flag that is set in the record of a call once its caller waits for it: from then on it may block."""
+FLAGS_AT = 48
 TORCH = 1
 """Source flag: recorded at the level of torch."""
 
@@ -41,29 +44,30 @@ DIRECTORY = "MEGATRACE_RING_DIR"
 RECORDS = "MEGATRACE_RING_RECORDS"
 DEFAULT_RECORDS = 1 << 16
 """4 MiB: some minutes of a training with a hundred calls a second, and the end of any other."""
-Put = Callable[[bytes, bytes, int, int, int, int], None]
+Put = Callable[[bytes, bytes, int, int, int, int], int]
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
 
 
 class Ring:
     """The ring of this process, opened at its first record: whoever forks after importing torch is many.
 
-    ``put(tail, comm, number, nbytes, peer, flags)`` writes a record; ``comm`` are the 8 bytes of the
-    communicator's hash, ``tail`` comes from ``tail_of``.
+    ``put(tail, comm, number, nbytes, peer, flags)`` writes a record and returns its index; ``comm`` are the 8
+    bytes of the communicator's hash, ``tail`` comes from ``tail_of``. ``waited(index)`` marks one.
     """
 
     def __init__(self, folder: str, records: int) -> None:
         self.folder, self.records = folder, records
         self.path = ""
         self.put: Put = self._first
+        self.waited: Callable[[int], None] = _nothing
 
     def reset(self) -> None:
         """In a child after a fork: the mapping is the parent's, the child gets its own."""
-        self.put = self._first
+        self.put, self.waited = self._first, _nothing
 
-    def _first(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> None:
-        self.put = _writer(self._open(), self.records)
-        self.put(tail, comm, number, nbytes, peer, flags)
+    def _first(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> int:
+        self.put, self.waited = _writers(self._open(), self.records)
+        return self.put(tail, comm, number, nbytes, peer, flags)
 
     def _open(self) -> mmap.mmap:
         """Makes the file. Raises OSError where there is no room for it."""
@@ -95,19 +99,30 @@ class Ring:
         return mapping
 
 
-def _writer(mapping: mmap.mmap, records: int) -> Put:
-    """``put`` as a closure: looking up names of an object would double what a record costs."""
+def _nothing(index: int) -> None:
+    """Before the first record there is none to mark."""
+
+
+def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Callable[[int], None]]:
+    """(put, waited) as closures: looking up names of an object would double what a record costs."""
     counter = itertools.count().__next__  # one step of the interpreter, so that threads never get the same
     now, body, mask = time.monotonic_ns, BODY.pack_into, records - 1
-    numbers = memoryview(mapping).cast("Q")
+    octets = memoryview(mapping)
+    numbers = octets.cast("Q")
 
-    def put(tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> None:
+    def put(tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> int:
         index = counter()
         at = HEADER_BYTES + ((index & mask) << 6)
         body(mapping, at + 8, now(), comm, number, nbytes, 0, flags, peer, tail)
         numbers[at >> 3] = index + 1
+        return index
 
-    return put
+    def waited(index: int) -> None:
+        at = HEADER_BYTES + ((index & mask) << 6)
+        if numbers[at >> 3] == index + 1:
+            octets[at + FLAGS_AT] = WAITED
+
+    return put, waited
 
 
 def tail_of(kind: int, op: int, dtype: int) -> bytes:

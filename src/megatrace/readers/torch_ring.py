@@ -2,8 +2,9 @@
 
 Two kinds of file of each process: the ring, with the last calls and when they were found done, and
 ``groups-….json`` with names and members of the process groups. A call starts when it is made, for what is
-recorded here runs on the host; its end is when its ``Work`` was waited for, so a Send that nobody waits for
-until the end of the iteration seems to last that long. A ring that went round tells what it lost.
+recorded here runs on the host; its end is when its ``Work`` was waited for. A call that nobody has waited for
+yet (an isend in flight) blocks nobody, and whether it is done is not known: it counts as done at once. A ring
+that went round tells what it lost.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ RECORD = np.dtype(
     ]
 )
 CALL, END = 1, 3
+WAITED = 1 << 7
 MAX_BYTES = 4096 + (64 << 26)
 """The largest ring that can be asked for."""
 MAX_GROUPS_BYTES = 64 << 20
@@ -204,24 +206,19 @@ def _count(value: object) -> int | None:
 def calls_of(ring: Ring, rank: int, index: dict[int | None, int]) -> Events:
     """The calls of one rank, each with its end where that was written."""
     records = ring.records
-    known = (records["op"] > 0) & (records["op"] < 12)
-    calls, ends = records[known & (records["kind"] == CALL)], records[known & (records["kind"] == END)]
+    records = records[(records["op"] > 0) & (records["op"] < 12)]
+    calls = records[records["kind"] == CALL]
     n = len(calls)
-    end = np.full(n, UNSEEN, np.int64)
-    flags = np.zeros(n, np.uint8)
-    # One call is joined by communicator, operation, peer and number; group numbers of both kinds at once.
-    both = np.concatenate([calls, ends])
-    key = np.empty(len(both), [("comm", "<u8"), ("number", "<u8"), ("peer", "<i4"), ("op", "<i4")])
-    for field in ("comm", "number", "peer", "op"):
-        key[field] = both[field]
-    _, number = np.unique(key, return_inverse=True)
-    row = np.full(int(number.max(initial=-1)) + 1, -1, np.int64)
-    row[number[:n]] = np.arange(n)
-    owner = row[number[n:]]
+    number, row = _joined(records, calls)
+    ended = records["kind"] == END
+    owner = row[number[ended]]
     seen = owner >= 0
-    end[owner[seen]] = ends["time"][seen].astype(np.int64)
-    flags[owner[seen]] = ends["flags"][seen].astype(np.uint8)
+    end = np.full(n, UNSEEN, np.int64)
+    end[owner[seen]] = records["time"][ended][seen].astype(np.int64)
+    flags = np.zeros(n, np.uint8)
+    flags[owner[seen]] = records["flags"][ended][seen].astype(np.uint8)
     enqueue = calls["time"].astype(np.int64)
+    end = np.where((end == UNSEEN) & (calls["flags"] & WAITED == 0), enqueue, end)
     nbytes = calls["nbytes"].astype(np.int64)
     typed = calls["dtype"] < len(SIZES)
     size = SIZES[np.where(typed, calls["dtype"], 0)]
@@ -239,3 +236,19 @@ def calls_of(ring: Ring, rank: int, index: dict[int | None, int]) -> Events:
         peer=calls["peer"].copy(),
         flags=flags,
     )
+
+
+def _joined(
+    records: NDArray[np.void], calls: NDArray[np.void]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(number of the call that each record belongs to, row in ``calls`` by that number or -1).
+
+    One call is joined by communicator, operation, peer and its own number.
+    """
+    key = np.empty(len(records), [("comm", "<u8"), ("number", "<u8"), ("peer", "<i4"), ("op", "<i4")])
+    for field in ("comm", "number", "peer", "op"):
+        key[field] = records[field]
+    _, number = np.unique(key, return_inverse=True)
+    row = np.full(int(number.max(initial=-1)) + 1, -1, np.int64)
+    row[number[records["kind"] == CALL]] = np.arange(len(calls))
+    return number, row
