@@ -8,12 +8,14 @@ Is no verb. What a report looks like is ``reports``' business.
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -26,14 +28,16 @@ from rich.progress import (
 
 from megatrace.analysis.baseline import EarlierRun
 from megatrace.analysis.diagnosing import diagnose
+from megatrace.collect.bundle import Packed, read_packed
 from megatrace.collect.jobconfig import read_hostfile, read_job_config
 from megatrace.commands.earlier import read_earlier_run
 from megatrace.errors import UsageError
 from megatrace.model.finding import Diagnosis
 from megatrace.model.job import JobConfig, Sourced
 from megatrace.model.trace import Trace
+from megatrace.readers.archive import is_archive, stream
 from megatrace.readers.opening import open_trace
-from megatrace.readers.source import ReadOptions
+from megatrace.readers.source import ReadOptions, Source
 
 Say = Callable[[int, int, str], None]
 """(done, total, what): one step of a progress bar; total 0 where nobody knows it."""
@@ -96,10 +100,27 @@ def diagnose_paths(
     """
     job = declared.job()  # before the recordings: a slip in job.yaml should not cost the time of reading
     earlier = None if declared.baseline is None else read_earlier_run(declared.baseline)
+    packed = packed_with(paths)
+    if packed is not None:
+        job, now = job or packed.job, packed.now if now is None else now
     trace = open_trace(paths, options=ReadOptions(progress=_reading(say)))
     if job is not None:
         trace = trace.with_job(job)
     return diagnose_trace(trace, now, say, earlier, timeline=timeline)
+
+
+def packed_with(paths: Sequence[Path | str]) -> Packed | None:
+    """What a bundle says about its job, None where the paths are no single bundle. Raises UsageError."""
+    path = Path(paths[0]) if len(paths) == 1 else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        raw = io.FileIO(path)
+    except OSError:
+        return None  # the readers say so
+    with raw:
+        source = Source(str(path), cast(BinaryIO, raw), packed_size=path.stat().st_size)
+        return read_packed(stream(source), str(path)) if is_archive(source.head) else None
 
 
 def diagnose_trace(

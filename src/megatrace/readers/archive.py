@@ -30,7 +30,8 @@ def members(source: Source, options: ReadOptions) -> Iterator[Source]:
     try:
         with tarfile.open(fileobj=_Stream(source), mode="r|") as archive:
             for member in archive:
-                data = archive.extractfile(member) if member.isreg() else None
+                wanted = member.isreg() and not _hidden(member.name)
+                data = archive.extractfile(member) if wanted else None
                 if data is not None:
                     name = f"{source.name}/{member.name}"
                     written = int(member.mtime) * NS_PER_S
@@ -39,6 +40,16 @@ def members(source: Source, options: ReadOptions) -> Iterator[Source]:
                     )
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         source.damage = source.damage or f"is a damaged archive ({error})"
+
+
+def stream(source: Source) -> BinaryIO:
+    """A source as a file that can only be read on, for whoever looks into an archive."""
+    return cast(BinaryIO, _Stream(source))
+
+
+def _hidden(name: str) -> bool:
+    """Whether a member is left out, as hidden files of a directory are: a bundle keeps its own there."""
+    return any(part.startswith(".") and part.strip(".") for part in name.split("/"))
 
 
 class _Stream(io.RawIOBase):

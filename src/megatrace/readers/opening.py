@@ -42,6 +42,9 @@ class _Found:
 
     options: ReadOptions
     readers: dict[str, Reader] = field(default_factory=dict)
+    """those that took a file"""
+    asked: dict[str, Reader] = field(default_factory=dict)
+    """those that were made to be asked"""
     refused: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """path -> each reader's reason; no reason at all for an empty file"""
     seen: set[tuple[int, int]] = field(default_factory=set)
@@ -74,6 +77,34 @@ def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = Non
         if notes
         else trace
     )
+
+
+def sources(paths: Sequence[Path | str], options: ReadOptions | None = None) -> Iterator[Source]:
+    """Every file that the paths name, members of archives one by one, unpacked and unread.
+
+    Each is to be used before the next. Standard input and files that cannot be opened are left out. Raises
+    UsageError where a path names nothing.
+    """
+    options = options or ReadOptions()
+    seen: set[tuple[int, int]] = set()
+    for path in _files(paths):
+        try:
+            raw = io.FileIO(path)
+        except OSError:
+            continue
+        with raw:
+            info = os.fstat(raw.fileno())
+            if (info.st_dev, info.st_ino) in seen:
+                continue
+            seen.add((info.st_dev, info.st_ino))
+            whole = Source(
+                path,
+                cast(BinaryIO, raw),
+                options,
+                packed_size=info.st_size,
+                modified=info.st_mtime_ns,
+            )
+            yield from members(whole, options) if is_archive(whole.head) else (whole,)
 
 
 def _read_one(path: str, found: _Found) -> None:
@@ -114,13 +145,13 @@ def _offer(source: Source, found: _Found) -> None:
         return
     reasons: dict[str, str] = {}
     for name in registry.names():
-        reader = found.readers.get(name)
+        reader = found.asked.get(name)
         if reader is None:
             made = registry.load(name)
             if isinstance(made, Unavailable):
                 reasons[name] = made.reason
                 continue
-            reader = made(found.options)
+            reader = found.asked[name] = made(found.options)
         reason = reader.refuses(source.head)
         if reason is None:
             found.readers[name] = reader
