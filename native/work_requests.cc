@@ -1,0 +1,170 @@
+#include "work_requests.h"
+
+#include <cstdlib>
+#include <time.h>
+
+namespace megatrace {
+
+namespace {
+
+uint64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// The provider takes a lock of its own for each post and each poll; ours is held by the same threads at the same
+// moments, so it is contended only where theirs is. A mutex and not a spin lock: its holder may be descheduled.
+class Held {
+ public:
+  explicit Held(pthread_mutex_t* lock) : lock_(lock) { pthread_mutex_lock(lock_); }
+  ~Held() { pthread_mutex_unlock(lock_); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  pthread_mutex_t* lock_;
+};
+
+}  // namespace
+
+void WorkRequests::start(const Sink* sink, uint64_t interval_ns) {
+  sink_ = sink;
+  interval_ns_ = interval_ns;
+}
+
+// Open addressing by the key. A queue is allocated when first seen (made by ibv_create_qp, not on the hot path) and
+// kept for good: a number that is used again finds its old place, so nobody can hold a pointer to freed memory.
+WorkRequests::Queue* WorkRequests::find(uint64_t key, bool make) {
+  const uint64_t start = (key * 0x9E3779B97F4A7C15u) >> 50;  // 14 bits
+  for (uint32_t step = 0; step < kQueues; ++step) {
+    std::atomic<Queue*>& slot = queues_[(start + step) % kQueues];
+    Queue* queue = slot.load(std::memory_order_acquire);  // pairs with the release below: the queue is complete
+    if (queue == nullptr) {
+      if (!make) return nullptr;
+      Queue* made = static_cast<Queue*>(calloc(1, sizeof(Queue)));
+      if (made == nullptr) return nullptr;
+      pthread_mutex_init(&made->lock, nullptr);
+      made->key.store(key, std::memory_order_relaxed);  // published by the exchange
+      if (slot.compare_exchange_strong(queue, made, std::memory_order_acq_rel)) return made;
+      free(made);  // another thread was faster; `queue` is what it put there
+    }
+    if (queue->key.load(std::memory_order_relaxed) == key) return queue;  // never changes once published
+  }
+  return nullptr;
+}
+
+void WorkRequests::push(Queue* queue, const verbs::SendRequest* chain, const verbs::SendRequest* end) {
+  for (; chain != end; chain = chain->next) {
+    ++queue->posted;
+    for (int i = 0; i < chain->num_sge; ++i) queue->posted_bytes += chain->sg_list[i].length;
+    if ((chain->send_flags & verbs::kSignaled) == 0 && !queue->all_signaled) continue;
+    if (queue->count == kSignals) {
+      // Deeper than any queue we know: let the newest mark stand for two, its completion then retires both late.
+      queue->marks[(queue->first + queue->count - 1) % kSignals] = {queue->posted, queue->posted_bytes};
+      continue;
+    }
+    queue->marks[(queue->first + queue->count++) % kSignals] = {queue->posted, queue->posted_bytes};
+  }
+}
+
+int WorkRequests::post(
+    uint64_t key, verbs::PostSend real, verbs::Qp* qp, verbs::SendRequest* chain, verbs::SendRequest** bad) {
+  Queue* queue = find(key, true);
+  if (queue == nullptr) return real(qp, chain, bad);
+  Held held(&queue->lock);
+  verbs::SendRequest* refused = nullptr;
+  const int result = real(qp, chain, &refused);
+  if (result != 0 && bad != nullptr) *bad = refused;
+  const uint64_t now = monotonic_ns();
+  const bool idle = queue->posted == queue->retired;
+  push(queue, chain, result == 0 ? nullptr : (refused == nullptr ? chain : refused));
+  const uint32_t depth = static_cast<uint32_t>(queue->posted - queue->retired);
+  if (idle && depth != 0) queue->busy_since_ns = now;
+  if (depth > queue->max_depth) queue->max_depth = depth;
+  say(queue, now, idle && depth != 0 && queue->said_depth == 0);
+  return result;
+}
+
+void WorkRequests::completed(uint64_t key, const verbs::Completion& completion) {
+  const bool failed = completion.status != 0;
+  // Of a failed request only wr_id, status, qp_num and vendor_err are valid: it may have been a receive.
+  if (!failed && (completion.opcode & verbs::kReceive) != 0) return;
+  Queue* queue = find(key, failed);
+  if (queue == nullptr) return;
+  Held held(&queue->lock);
+  const uint64_t now = monotonic_ns();
+  const uint32_t depth = static_cast<uint32_t>(queue->posted - queue->retired);
+  if (failed) {
+    // The queue pair is in error from here on and everything behind is flushed: what was outstanding stays so, as
+    // the evidence that it is. The first error is the cause, the others are its echo.
+    ++queue->errors;
+    if (!queue->failed && sink_ != nullptr)
+      sink_->error({now, key, completion.wr_id, depth, completion.status, completion.vendor_err});
+    queue->failed = true;
+    return;
+  }
+  if (queue->count == 0) return;  // asked for before we were there
+  const Mark mark = queue->marks[queue->first];
+  queue->first = (queue->first + 1) % kSignals;
+  --queue->count;
+  queue->retired = mark.posted;
+  queue->retired_bytes = mark.bytes;
+  const bool empty = queue->posted == queue->retired;
+  if (empty) {
+    queue->busy_ns += now - queue->busy_since_ns;
+    queue->busy_since_ns = 0;
+  }
+  say(queue, now, empty && queue->said_depth != 0);
+}
+
+void WorkRequests::say(Queue* queue, uint64_t now, bool always) {
+  if (sink_ == nullptr || (!always && now - queue->sampled_ns < interval_ns_)) return;
+  queue->sampled_ns = now;
+  queue->said_depth = static_cast<uint32_t>(queue->posted - queue->retired);
+  const uint64_t busy = queue->busy_ns + (queue->busy_since_ns != 0 ? now - queue->busy_since_ns : 0);
+  sink_->sample(
+      {now, queue->key.load(std::memory_order_relaxed), queue->posted_bytes - queue->retired_bytes,
+       queue->retired_bytes, queue->retired, busy, queue->said_depth});
+}
+
+void WorkRequests::created(uint64_t key, bool all_signaled) {
+  Queue* queue = find(key, true);
+  if (queue == nullptr) return;
+  Held held(&queue->lock);
+  queue->all_signaled = all_signaled;
+}
+
+// A destroyed queue pair takes its outstanding requests along; a new one may get the same number.
+void WorkRequests::forget(uint64_t key) {
+  Queue* queue = find(key, false);
+  if (queue == nullptr) return;
+  Held held(&queue->lock);
+  queue->retired = queue->posted;
+  queue->retired_bytes = queue->posted_bytes;
+  queue->count = 0;
+  queue->all_signaled = queue->failed = false;
+  const uint64_t now = monotonic_ns();
+  if (queue->busy_since_ns != 0) queue->busy_ns += now - queue->busy_since_ns;
+  queue->busy_since_ns = 0;
+  say(queue, now, true);
+}
+
+QueueTotals WorkRequests::totals() {
+  QueueTotals totals;
+  for (std::atomic<Queue*>& slot : queues_) {
+    Queue* queue = slot.load(std::memory_order_acquire);
+    if (queue == nullptr) continue;
+    Held held(&queue->lock);
+    ++totals.queues;
+    totals.posted += queue->posted;
+    totals.completed += queue->retired;
+    totals.posted_bytes += queue->posted_bytes;
+    totals.completed_bytes += queue->retired_bytes;
+    totals.errors += queue->errors;
+    if (queue->max_depth > totals.max_depth) totals.max_depth = queue->max_depth;
+  }
+  return totals;
+}
+
+}  // namespace megatrace
