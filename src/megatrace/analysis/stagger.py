@@ -22,18 +22,35 @@ def stagger(layout: ParallelLayout, grid: NDArray[np.int32], total: F8, own: F8,
     ``total``, ``own`` and ``comm`` [K, S, D, M, T]: a task's length, own work, collectives. The least length
     counts: who began last waited for nobody to begin.
     """
-    tied = np.broadcast_to(np.arange(grid.shape[1]), grid.shape[:2])
+    tied = _tied(layout, grid)
+    least = _over_tied(np.fmin, np.fmin.reduce(total, axis=3) - median(comm, 3), tied)
+    return np.asarray(np.maximum(least - _over_tied(np.fmax, np.fmax.reduce(own, axis=3), tied), 0.0))
+
+
+def group_work(layout: ParallelLayout, grid: NDArray[np.int32], total: F8) -> F8:
+    """[K, S, D, T]: work of each tensor group, from how long the tasks of its members are.
+
+    ``total`` [K, S, D, M, T]. Who came earlier only waited for the last, inside its group and for those
+    whose experts it needs.
+    """
+    return _over_tied(np.fmin, np.fmin.reduce(total, axis=3), _tied(layout, grid))
+
+
+def _tied(layout: ParallelLayout, grid: NDArray[np.int32]) -> NDArray[np.int64]:
+    """int64 [S, D], as ``tied_replicas``, by the layout's experts."""
     if layout.ep > 1:
-        tied = tied_replicas(grid, layout.groups(Axis.EXPERT))
-    result = np.fmin.reduce(total, axis=3) - median(comm, 3)
-    slowest = np.fmax.reduce(own, axis=3)
+        return tied_replicas(grid, layout.groups(Axis.EXPERT))
+    return np.asarray(np.broadcast_to(np.arange(grid.shape[1]), grid.shape[:2]))
+
+
+def _over_tied(reduce: np.ufunc, values: F8, tied: NDArray[np.int64]) -> F8:
+    """[K, S, D, T]: every replica's value reduced over those that it is tied to."""
+    result = np.array(values)
     for stage, replicas in enumerate(tied):
         for number in np.unique(replicas):
             at = replicas == number
-            least = np.fmin.reduce(result[:, stage, at], axis=1, keepdims=True)
-            most = np.fmax.reduce(slowest[:, stage, at], axis=1, keepdims=True)
-            result[:, stage, at] = np.maximum(least - most, 0.0)
-    return np.asarray(result)
+            result[:, stage, at] = reduce.reduce(values[:, stage, at], axis=1, keepdims=True)
+    return result
 
 
 def tied_replicas(grid: NDArray[np.int32], groups: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -35,7 +35,7 @@ from megatrace.analysis.reductions import (
     sum_by_task,
 )
 from megatrace.analysis.roles import Role
-from megatrace.analysis.stagger import stagger
+from megatrace.analysis.stagger import group_work, stagger
 from megatrace.analysis.templates import CallString, TaskMap
 from megatrace.model.events import UNSEEN, Events
 from megatrace.model.graph import IterationGraph
@@ -126,8 +126,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
     own = total - inside - comm if completed else None
     iteration, anchor = iteration_times(resolved, t0)
     if own is None:
-        # Members that came earlier only waited for the last: its span is the group's work.
-        group = np.fmin.reduce(total, axis=3)
+        group = group_work(layout, grid, total)
     else:
         # The group's pace is its slowest member's work plus what the collectives themselves cost.
         group = np.fmax.reduce(own, axis=3) + median(comm, 3)
