@@ -42,7 +42,12 @@ SCRIPTS = (
 
 @reports.register("html", summary="for people, in a browser: one file with pictures", file="diagnosis.html")
 def report(diagnosis: Diagnosis, options: ReportOptions) -> str:
-    """The page as text; UTF-8 when written."""
+    """The page as the options ask for it."""
+    return render(diagnosis, options)
+
+
+def render(diagnosis: Diagnosis, options: ReportOptions) -> str:
+    """The page as text, to be written in UTF-8."""
     script, style = _script(), _asset("style.css")
     shown, page = view(diagnosis, options), PageTexts(options.lang)
     block = data_block(diagnosis)

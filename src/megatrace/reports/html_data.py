@@ -34,6 +34,8 @@ page stays under 5 MB whatever it shows."""
 LEVELS = 254
 """Steps of the logarithmic scale; 255 is "not seen"."""
 UNKNOWN = 255
+ENOUGH = 2
+"""Iterations from which on one sees what is usual."""
 MAX_POINTS = 200_000
 """Values of the chart of lateness; above, every n-th call is drawn: a screen has 4,000 pixels in a row."""
 
@@ -74,7 +76,7 @@ def data_block(diagnosis: Diagnosis) -> Block:
     """Everything that the charts of a diagnosis draw."""
     block, pictures = Block(), diagnosis.pictures
     _iterations(block, pictures)
-    _work(block, pictures, diagnosis.job.layout)
+    _work(block, diagnosis)
     _tasks(block, pictures)
     _lateness(block, pictures)
     _series(block, pictures, diagnosis.clock.t0)
@@ -105,7 +107,8 @@ def rows_joined(cells: int) -> int:
     return max(1, -(-cells // MAX_CELLS))
 
 
-def _work(block: Block, pictures: Pictures, layout: ParallelLayout | None) -> None:
+def _work(block: Block, diagnosis: Diagnosis) -> None:
+    pictures, layout = diagnosis.pictures, diagnosis.job.layout
     if pictures.work_ms is None or pictures.work_ranks is None or not pictures.work_ms.size:
         return
     order, stage = _in_order(pictures.work_ranks, layout)
@@ -120,8 +123,7 @@ def _work(block: Block, pictures: Pictures, layout: ParallelLayout | None) -> No
     block.put("work", levels, "u1")
     block.put("work_rank", ranks, "i4")
     block.put("work_stage", stage, "u2")
-    middle = _stage_levels(levels, stage)
-    block.put("work_middle", middle, "u1")
+    block.put("work_middle", _stage_levels(levels[:, _quiet(diagnosis)], stage), "u1")
     block.facts["work"] = {
         "rows": int(work.shape[0]),
         "columns": int(work.shape[1]),
@@ -162,6 +164,24 @@ def _levels(work: NDArray[np.float32]) -> tuple[NDArray[np.uint8], float, float]
     steps = np.clip((logs - low) * ((LEVELS - 1) / (high - low)), 0, LEVELS - 1)
     levels[seen] = np.rint(steps).astype(np.uint8)
     return levels, float(np.exp(low)), float(np.exp(high))
+
+
+def _quiet(diagnosis: Diagnosis) -> NDArray[np.bool_]:
+    """bool [I]: iterations outside the windows of all findings, in which one sees what is usual; all of them
+    where too few are left."""
+    numbers = diagnosis.pictures.iteration
+    work = diagnosis.pictures.work_ms
+    assert work is not None  # the caller has it
+    quiet = np.ones(work.shape[1], np.bool_)
+    if numbers is None or len(numbers) != len(quiet):
+        return quiet
+    for finding in diagnosis.findings:
+        window = finding.window
+        if window is not None and window.first_iteration is not None:
+            last = numbers[-1] if window.last_iteration is None else window.last_iteration
+            quiet &= (numbers < window.first_iteration) | (numbers > last)
+    seen = np.isfinite(work[:, quiet]).any(axis=0).sum()
+    return quiet if seen >= ENOUGH else np.ones(len(quiet), np.bool_)
 
 
 def _stage_levels(levels: NDArray[np.uint8], stage: NDArray[np.int64]) -> NDArray[np.uint8]:

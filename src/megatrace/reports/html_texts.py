@@ -14,6 +14,7 @@ PAGE = {
     "skip": ("Skip to the pictures", "跳到图表"),
     "theme": ("Theme", "主题"),
     "print": ("Print", "打印"),
+    "finding": ("What was found", "诊断结果"),
     "who": ("Culprit", "故障点"),
     "one_of": ("One of these", "其中之一"),
     "since": ("When", "时间"),

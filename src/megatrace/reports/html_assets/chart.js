@@ -4,7 +4,7 @@ class Chart {
   // Of a subclass: draw(), hover(point) -> text or null, move(dx, dy), overlay(context).
   constructor(holder, { height, margin, axes = "x" }) {
     this.holder = holder;
-    this.margin = margin;
+    this.marginFor = margin;
     this.axes = axes;
     this.heightFor = height;
     this.full = { x0: 0, x1: 1, y0: 0, y1: 1 };
@@ -96,7 +96,7 @@ class Chart {
   // ---- the view
 
   get inner() {
-    const { left, right, top, bottom } = this.margin;
+    const { left, right, top, bottom } = typeof this.marginFor === "function" ? this.marginFor(this.width) : this.marginFor;
     return { x: left, y: top, w: Math.max(this.width - left - right, 10), h: Math.max(this.height - top - bottom, 10) };
   }
   px(x) { const i = this.inner, v = this.view; return i.x + ((x - v.x0) / (v.x1 - v.x0)) * i.w; }

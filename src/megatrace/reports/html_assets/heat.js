@@ -25,7 +25,7 @@ class Heat extends Chart {
     const { rows, columns } = facts.work;
     super(holder, {
       height: (w) => Math.min(Math.max(rows * 22, 120), w < 600 ? 340 : 500) + 42,
-      margin: { left: 74, right: holder.clientWidth < 600 ? 76 : 104, top: 16, bottom: 26 }, axes: "xy",
+      margin: (w) => ({ left: 74, right: w < 600 ? 76 : 104, top: 16, bottom: 26 }), axes: "xy",
     });
     Object.assign(this, { rows, columns, levels: data.work, rank: data.work_rank, stage: data.work_stage,
       middle: data.work_middle, number: data.iteration, joined: facts.work.joined });
