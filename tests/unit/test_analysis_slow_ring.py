@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from megatrace.analysis.diagnosing import diagnose
+from megatrace.analysis.reductions import distinct
 from megatrace.analysis.stagger import tied_replicas
 from megatrace.model.finding import Finding, Kind, Severity
-from megatrace.simulator import DataLoaderStall, Scenario, SlowGpu, observe, simulate
-from megatrace.simulator.faults import Fault, SlowNic
+from megatrace.simulator import DataLoaderStall, Scenario, SlowGpu, SlowHost, observe, simulate
+from megatrace.simulator.faults import Fault, SlowLink, SlowNic
 
 SMALL = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4, "layers_per_stage": 3, "iterations": 12, "seed": 3}
 
@@ -74,3 +75,39 @@ def test_a_stall_of_every_fourth_iteration_is_one_fault() -> None:
     (finding,) = serious(stall)
     assert finding.window is not None
     assert (finding.window.first_iteration, finding.window.last_iteration) == (4, 8)
+
+
+def test_waits_for_one_peer_in_one_batch_count_once() -> None:
+    start = np.array([[0.0, 0.0, 5.0, 9.0]])
+    length = np.array([[3.0, 4.0, np.nan, 1.0]])
+    np.testing.assert_array_equal(distinct(start, length), [[3.0, 1.0, np.nan, 1.0]])
+
+
+def test_a_loader_among_context_peers_makes_no_stage_look_short() -> None:
+    # Keys and values go round by Send and Recv: both wait for the late peer, at the same time.
+    told = serious(DataLoaderStall(rank=2, stall_ms=330.0), cp=2)
+    assert [(finding.kind, finding.culprits.ranks) for finding in told] == [(Kind.SLOW_STORAGE, (2,))]
+
+
+def test_members_that_wait_for_starved_hosts_by_turns_are_no_jitter() -> None:
+    told = serious(
+        SlowHost(node=1, factor=19.0, first_iteration=6, last_iteration=8),
+        tp=4,
+        sequence_parallel=True,
+        iterations=14,
+    )
+    assert [(finding.kind, finding.culprits.nodes) for finding in told] == [(Kind.SLOW_HOST, ("node1",))]
+
+
+TIED: dict[str, Any] = {"dp": 4, "ranks_per_node": 4, "distributed_optimizer": False, "tied_embeddings": True}
+"""First and last stage also reduce the gradients of their common embedding."""
+
+
+def test_a_path_and_the_embedding_across_it_are_one_path() -> None:
+    (finding,) = serious(SlowLink(src=0, dst=8, factor=12.0), **TIED)
+    assert (finding.kind, finding.culprits.ranks) == (Kind.SLOW_NETWORK, (0, 8))
+
+
+def test_two_slow_collectives_have_one_rank_in_common() -> None:
+    (finding,) = serious(SlowNic(rank=9, factor=12.0), **TIED)
+    assert (finding.kind, finding.culprits.ranks) == (Kind.SLOW_NETWORK, (9,))

@@ -62,6 +62,17 @@ def by_group(reduce: np.ufunc, values: F8, groups: NDArray[np.int64]) -> F8:
     return np.asarray(reduce.reduceat(values[order], starts, axis=0)[groups])
 
 
+def distinct(start: F8, length: F8) -> F8:
+    """[ranks, calls]: the part of each interval that no call before it covers; NaN where it is unknown.
+
+    A Send and a Recv of one batch wait for the same peer at the same time.
+    """
+    known = ~np.isnan(start + length)
+    end = np.maximum.accumulate(np.where(known, start + length, -np.inf), axis=1)
+    covered = np.concatenate([np.full((len(start), 1), -np.inf), end[:, :-1]], axis=1)
+    return np.where(known, np.maximum(end - np.maximum(start, covered), 0.0), np.nan)
+
+
 def sum_by_task(values: F8, tasks: NDArray[np.int64], n_tasks: int) -> F8:
     """[ranks, calls] → [ranks, tasks]: tasks ascend along the calls."""
     result = np.zeros((len(values), n_tasks))

@@ -111,8 +111,7 @@ def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple
     }
     held = {rank for s in group if s.cause is Cause.SYNC for rank in context.ranks_of(s)}
     if not paths:
-        lead = max(group, key=lambda s: float(s.lost.sum()))
-        return context.ranks_of(lead), False
+        return _of_collectives(context, group)
     peers: dict[int, set[int]] = {}
     for src, dst in paths:
         peers.setdefault(src, set()).add(dst)
@@ -127,6 +126,16 @@ def _network_culprits(context: SlowContext, group: list[Suspect]) -> tuple[tuple
     if shared:
         return (shared[0],), True
     return tuple(sorted(peers)), False
+
+
+def _of_collectives(context: SlowContext, group: list[Suspect]) -> tuple[tuple[int, ...], bool]:
+    """The one rank that all slow collectives share, else the members of the slowest."""
+    named = [context.ranks_of(suspect) for suspect in group]
+    shared = set(named[0]).intersection(*named)
+    if len(named) > 1 and len(shared) == 1:
+        return (shared.pop(),), True
+    slowest = max(range(len(group)), key=lambda i: float(group[i].lost.sum()))
+    return named[slowest], False
 
 
 def _burst_growth(context: SlowContext, group: list[Suspect], numbers: NDArray[np.int64]) -> float:

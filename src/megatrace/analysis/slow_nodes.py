@@ -39,7 +39,7 @@ def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
         mask = by_node.setdefault(name, np.zeros(context.table.grid.shape, np.bool_))
         mask[tuple(index)] = True
     found: list[Finding] = []
-    work = costs.work
+    work, stagger = costs.work, costs.stagger
     for _, mask in sorted(by_node.items()):
         by_rank = costs.work.shape[3] == mask.shape[2]
         places = np.asarray(mask if by_rank else mask.any(axis=2, keepdims=True))
@@ -57,7 +57,10 @@ def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
                 starved[:, None, None, None, None] & places[None, ..., None], costs.normal, work
             )
             work = np.minimum(work, normal)
-    return found, replace(costs, work=work)
+            # Members whose hosts are late by turns wait for each other.
+            held = starved[:, None, None, None] & places.any(axis=2)[None, ..., None]
+            stagger = np.where(held, 0.0, stagger)
+    return found, replace(costs, work=work, stagger=stagger)
 
 
 def _host_finding(

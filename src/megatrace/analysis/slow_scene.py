@@ -36,6 +36,8 @@ class SlowContext:
 
     def ranks_of(self, suspect: Suspect) -> tuple[int, ...]:
         """Ranks at the suspect's place: one member, or the whole group."""
+        if suspect.places:
+            return tuple(sorted(int(self.table.grid[place]) for place in suspect.places))
         if suspect.cause is Cause.SYNC:
             return tuple(sorted(int(rank) for rank in self.table.grid[suspect.stage, :, suspect.member or 0]))
         grid = self.table.grid[suspect.stage, suspect.replica]

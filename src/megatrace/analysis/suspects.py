@@ -154,9 +154,11 @@ def _bound_together(noticed: NDArray[np.bool_]) -> list[Places]:
             found.append(tuple((int(s), d, int(m)) for d in range(replicas)))
     if stages > 1:
         ends = noticed[:, 0] & noticed[:, -1]
+        covered = {place for group in found for place in group}
         for d, m in np.argwhere(ends.any(axis=0)):
             places = ((0, int(d), int(m)), (stages - 1, int(d), int(m)))
-            if not any(set(places) & set(group) for group in found):
+            # One end in a slow data group explains its own lateness, not that of the other end.
+            if not set(places) <= covered:
                 found.append(places)
     return found
 
@@ -182,7 +184,10 @@ def _by_sync(costs: Costs) -> list[Suspect]:
     if alone.any() and not groups:
         rest: Places = tuple((int(s), int(d), int(m)) for s, d, m in np.argwhere(alone))
         index = tuple(np.asarray(rest).T)
-        found.append(_sync_suspect(rest, _at(excess, index).min(axis=1)))
+        # No whole group of those that are known was noticed: the data group of the first is as good a name.
+        stage, replica, member = rest[0]
+        lost = np.maximum(_at(excess, index).min(axis=1), 0.0)
+        found.append(Suspect(Cause.SYNC, stage, replica, member, None, lost))
     return found
 
 

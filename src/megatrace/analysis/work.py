@@ -27,6 +27,7 @@ from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.reductions import (
     by_group,
+    distinct,
     group_index,
     least_of_members,
     median,
@@ -383,7 +384,8 @@ class _Measure:
             out[0][k, stage] = median_by_task(late, tasks[tensor], n_tasks).reshape(shape)
         if not completed:
             return
-        spent = self._at(self.finish, at) - self._at(self.start, at)
+        start = self._at(self.start, at)
+        spent = self._at(self.finish, at) - start
         cost = spent.copy()
         for role, axis in (
             (Role.TENSOR, Axis.TENSOR),
@@ -395,8 +397,10 @@ class _Measure:
                 groups = group_index(self.layout, axis, self.grid[stage])
                 # The last member to come does not wait: its time in the collective is the transfer itself.
                 cost[:, columns] = by_group(np.fmin, spent[:, columns], groups)
-        out[1][k, stage] = sum_by_task(spent - cost, tasks, n_tasks).reshape(shape)
-        out[2][k, stage] = sum_by_task(cost, tasks, n_tasks).reshape(shape)
+        waited = sum_by_task(distinct(start, spent - cost), tasks, n_tasks)
+        busy = sum_by_task(distinct(start, spent), tasks, n_tasks)
+        out[1][k, stage] = waited.reshape(shape)
+        out[2][k, stage] = (busy - waited).reshape(shape)
 
 
 def task_of_position(string: CallString, task_map: TaskMap) -> NDArray[np.int64]:
