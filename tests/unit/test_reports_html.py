@@ -32,6 +32,7 @@ from tests.unit.test_reports_json import diagnoses
 GOLDEN = Path(__file__).resolve().parents[2] / "tests/golden/reports"
 OPTIONS = ReportOptions(generated_at=1_796_004_780_000_000_000, command="megatrace diagnose logs/")
 MAX_BYTES = 5_000_000
+PHASES_SAID = ("forward", "backward", "sync", "other")
 VOID = {"meta", "rect", "br", "link", "img", "input"}
 
 
@@ -215,6 +216,11 @@ class TestWords:
             assert words in page.text
         for words in ("Culprit", "Iteration time", "How to reproduce", "Configuration"):
             assert words not in page.text
+
+    def test_the_script_says_only_words_that_there_are_and_no_word_is_left_over(self) -> None:
+        script = Page(render(slow_window(), OPTIONS)).inside["script"]
+        said = set(re.findall(r"\bwords\.(\w+)", script)) | set(PHASES_SAID) | {"relative", "absolute"}
+        assert said | {"auto", "light", "dark"} == set(SCRIPT)
 
     @pytest.mark.parametrize("table", [PAGE, SCRIPT], ids=["page", "script"])
     def test_both_languages_take_the_same_values(self, table: dict[str, tuple[str, str]]) -> None:

@@ -21,10 +21,12 @@ from markupsafe import Markup
 
 from megatrace.model.finding import Diagnosis
 from megatrace.reports import ReportOptions, reports
+from megatrace.reports.describe import Scene
 from megatrace.reports.html_data import data_block, json_text
 from megatrace.reports.html_marks import marks
 from megatrace.reports.html_texts import PageTexts
 from megatrace.reports.html_view import view
+from megatrace.reports.texts import Texts
 
 SCRIPTS = (
     "page.js",
@@ -56,7 +58,7 @@ def render(diagnosis: Diagnosis, options: ReportOptions) -> str:
         **block.facts,
         "arrays": index,
         "words": page.script(),
-        "marks": marks(diagnosis),
+        "marks": marks(diagnosis, Scene.of(diagnosis, Texts(options.lang))),
     }
     template = _environment().get_template("page.html.j2")
     return template.render(

@@ -11,13 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from megatrace.model.finding import Diagnosis, Kind, Severity, Verdict
+from megatrace.reports.describe import Scene, iterations
 from megatrace.reports.wording import plain
 
 MAX_MARKED = 64
 """Culprits that are pointed at one by one; more of them are a group, which the pictures show as a band."""
 
 
-def marks(diagnosis: Diagnosis) -> dict[str, object]:
+def marks(diagnosis: Diagnosis, scene: Scene) -> dict[str, object]:
     """Facts for the script, JSON-ready."""
     serious = [item for item in diagnosis.findings if item.severity <= Severity.P2]
     first = serious[0] if serious else None
@@ -36,6 +37,7 @@ def marks(diagnosis: Diagnosis) -> dict[str, object]:
         "window": None
         if window is None or window.first_iteration is None
         else [window.first_iteration, window.last_iteration],
+        "windowSays": "" if window is None else iterations(scene, window),
         "median": diagnosis.job.iteration_median_ms,
         "stands": diagnosis.verdict is Verdict.HANG,
         "absolute": first is not None and first.kind is Kind.IMBALANCE,

@@ -77,7 +77,11 @@ def _iterations(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> Figure |
     if p.iteration is None or p.iteration_ms is None or not np.isfinite(p.iteration_ms).any():
         return None
     window = diagnosis.findings[0].window if diagnosis.findings else None
-    shaded = iterations(scene, window) if window is not None else ""
+    numbers = p.iteration.tolist()
+    throughout = window is None or (
+        window.first_iteration == numbers[0] and window.last_iteration in (None, numbers[-1])
+    )
+    shaded = "" if window is None or throughout else iterations(scene, window)
     longest, note = _longest(p.iteration_ms, page)
     starts = p.iteration_start_s
     rows = tuple(

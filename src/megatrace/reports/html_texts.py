@@ -9,7 +9,6 @@ Does not choose what to show (``html_view``).
 from __future__ import annotations
 
 PAGE = {
-    "title": ("MegaTrace report", "MegaTrace 报告"),
     "made": ("made {time} UTC", "生成于 {time} UTC"),
     "skip": ("Skip to the pictures", "跳到图表"),
     "theme": ("Theme", "主题"),
@@ -27,7 +26,6 @@ PAGE = {
     "collect": ("What to collect", "采集"),
     "could_be": ("Two or more explanations fit", "可能的解释"),
     "missing": ("Missing", "缺少"),
-    "no_fault": ("Looked at", "检查范围"),
     "also": ("Also found", "另外发现"),
     "notes": ("Notes", "备注"),
     "waits": ("Who waits for whom", "等待链"),
@@ -147,7 +145,6 @@ PAGE = {
     "baseline": ("Compared with", "对比基准"),
     "order": ("Order of axes", "轴的顺序"),
     "clock": ("Time zero", "零时刻"),
-    "version": ("Made by", "生成者"),
 }
 
 SCRIPT = {
@@ -183,10 +180,8 @@ SCRIPT = {
     "critical": ("critical path", "关键路径"),
     "unfinished": ("never finished", "未完成"),
     "micro_batch": ("micro-batch", "micro-batch"),
-    "culprit": ("culprit", "故障点"),
     "others": ("others of the group", "组内其他 rank"),
     "late": ("late", "迟到"),
-    "call": ("call", "调用"),
     "seconds": ("s after t0", "t0 后秒数"),
     "calls": ("calls, in order", "调用（按顺序）"),
     "pinned": ("pinned", "已固定"),

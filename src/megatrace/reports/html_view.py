@@ -10,10 +10,10 @@ Does not lay out anything, and leaves the pictures' numbers to ``html_data``; th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from megatrace import __version__
-from megatrace.model.finding import Diagnosis, Finding, Severity, Verdict
+from megatrace.model.finding import Culprits, Diagnosis, Finding, Severity, Verdict
 from megatrace.reports import ReportOptions, chinese, describe
 from megatrace.reports.describe import Scene
 from megatrace.reports.html_tables import Figure, Table, config_table, figures, stage_table
@@ -63,7 +63,7 @@ class Card:
     severity: str
     confidence: str
     confidence_value: float
-    ambiguous: bool
+    blames: bool
     facts: tuple[Fact, ...]
     why: Listing
     exonerated: Listing
@@ -99,7 +99,6 @@ class View:
     command: str
     undecidable: bool
     healthy: bool
-    culprit_ranks: tuple[int, ...] = field(default=())
 
 
 def view(diagnosis: Diagnosis, options: ReportOptions) -> View:
@@ -135,7 +134,7 @@ class _Viewer:
             version=f"MegaTrace {__version__}",
             cards=tuple(self._card(item) for item in serious),
             notes=tuple(f"{item.severity.name} · {self._sentence(item)}" for item in minor),
-            facts=tuple(healthy_facts(d, self.texts, sentence)) if healthy else (),
+            facts=tuple(healthy_facts(d, self.texts, "")) if healthy else (),
             alternatives=tuple(plain(text) for text in d.alternatives),
             missing=self.texts.say("missing_logs", who=describe.spelt(self.scene, missing))
             if missing
@@ -150,7 +149,6 @@ class _Viewer:
             command=plain(self.options.command),
             undecidable=d.verdict is Verdict.UNDECIDABLE,
             healthy=healthy,
-            culprit_ranks=culprits,
         )
 
     def _headline(self) -> str:
@@ -189,7 +187,7 @@ class _Viewer:
             confidence_value=min(max(finding.confidence, 0.0), 1.0)
             if finding.confidence == finding.confidence
             else 0.0,
-            ambiguous=finding.ambiguous,
+            blames=finding.culprits != Culprits(),
             facts=tuple(facts),
             why=self._listing([item.text for item in finding.evidence], MAX_EVIDENCE),
             exonerated=self._listing(finding.exonerated, MAX_EVIDENCE),

@@ -99,7 +99,7 @@ class Gantt extends Chart {
     if (w > c.measureText(label).width + 5 && h > 11) {
       c.fillStyle = !done ? colours.ink : task.phase === 0 && !isDark() ? "#ffffff" : "#14181d";
       c.textAlign = "left";
-      c.fillText(label, Math.max(x, i.x) + 3, y + (this.path.length ? h * 0.32 : h * 0.5));
+      c.fillText(label, Math.max(x, i.x) + (done ? 3 : 8), y + (this.path.length ? h * 0.32 : h * 0.5));
     }
   }
 

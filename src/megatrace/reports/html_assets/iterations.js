@@ -11,10 +11,12 @@ class Iterations extends Chart {
     const last = Math.max(this.number[this.number.length - 1], marks.window ? marks.window[0] : 0);
     this.full = { x0: this.number[0] - 0.5, x1: last + 0.5, y0: this.top, y1: 0 };
     this.view = { ...this.full };
+    // A finding that holds from the first iteration to the last has no window to shade.
+    this.throughout = marks.window && marks.window[0] <= this.number[0] && (marks.window[1] ?? last) >= last;
     this.median = marks.median;
     this.leastX = 4;
     this.swatch(words.median, (c, w, h) => this.medianLine(c, 0, w, h / 2));
-    if (marks.window) this.swatch(words.window, (c, w, h) => { c.fillStyle = colours.shade; c.fillRect(0, 0, w, h); });
+    if (marks.window && !this.throughout) this.swatch(words.window, (c, w, h) => { c.fillStyle = colours.shade; c.fillRect(0, 0, w, h); });
     if (Array.from(this.ms).some((value) => !Number.isFinite(value))) {
       this.swatch(words.lost, (c, w, h) => hatch(c, 0, 0, w, h, colours.wait));
     }
@@ -56,7 +58,7 @@ class Iterations extends Chart {
 
   shade(c) {
     const i = this.inner;
-    if (marks.window) {
+    if (marks.window && !this.throughout) {
       const x0 = this.px(marks.window[0] - 0.5), x1 = this.px((marks.window[1] ?? this.full.x1 - 0.5) + 0.5);
       c.fillStyle = colours.shade;
       c.fillRect(x0, i.y, x1 - x0, i.h);
@@ -85,7 +87,7 @@ class Iterations extends Chart {
   }
 
   line(c) {
-    const guilty = (k) => marks.window && this.number[k] >= marks.window[0] && this.number[k] <= (marks.window[1] ?? Infinity);
+    const guilty = (k) => marks.window && !this.throughout && this.number[k] >= marks.window[0] && this.number[k] <= (marks.window[1] ?? Infinity);
     const room = this.inner.w / Math.max(this.view.x1 - this.view.x0, 1);
     c.lineWidth = 1.5;
     c.strokeStyle = colours.points;
@@ -117,7 +119,7 @@ class Iterations extends Chart {
     if (x > i.x + i.w || this.px(last + 0.5) < i.x) return;
     this.font(c, 650);
     c.fillStyle = colours.guilty;
-    const text = marks.stands ? words.stood : marks.window[0] === last ? `${words.iteration} ${last}` : `${words.iteration} ${marks.window[0]}–${last}`;
+    const text = marks.stands ? words.stood : marks.windowSays;
     const width = c.measureText(text).width;
     c.textAlign = "left";
     c.fillText(text, Math.min(x + 4, i.x + i.w - width), i.y - 9);

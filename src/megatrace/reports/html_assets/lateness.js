@@ -1,7 +1,7 @@
 // How late each member of the culprit's group came to its calls: one thin line a member, the culprit's bold.
 class Lateness extends Chart {
   constructor(holder, data) {
-    super(holder, { height: (w) => (w < 600 ? 200 : 240), margin: { left: 58, right: 76, top: 12, bottom: 26 } });
+    super(holder, { height: (w) => (w < 600 ? 200 : 240), margin: { left: 58, right: 14, top: 12, bottom: 26 } });
     this.rank = data.late_rank;
     this.members = facts.late.members;
     this.calls = facts.late.calls;
@@ -16,7 +16,9 @@ class Lateness extends Chart {
     this.full = { x0: 0, x1: this.calls, y0: this.top, y1: 0 };
     this.view = { ...this.full };
     this.leastX = 8;
-    if (guilty >= 0) this.swatch(words.culprit, (c, w, h) => { c.fillStyle = colours.guilty; c.fillRect(0, h / 2 - 1.5, w, 3); });
+    const named = Array.from(this.rank).filter((rank) => marks.ranks.includes(rank));
+    const who = `${named.length > 1 ? words.ranks : words.rank} ${named.slice(0, 4).join(", ")}${named.length > 4 ? " …" : ""}`;
+    if (guilty >= 0) this.swatch(who, (c, w, h) => { c.fillStyle = colours.guilty; c.fillRect(0, h / 2 - 1.5, w, 3); });
     this.swatch(words.others, (c, w, h) => { c.fillStyle = colours.points; c.fillRect(0, h / 2 - 0.5, w, 1); });
     if (marks.window && this.when) this.swatch(words.window, (c, w, h) => { c.fillStyle = colours.shade; c.fillRect(0, 0, w, h); });
     this.ready = true;
@@ -41,7 +43,6 @@ class Lateness extends Chart {
       const order = Array.from({ length: this.members }, (_, m) => m).sort((a, b) => this.guilty(a) - this.guilty(b));
       for (const m of order) this.line(c, m);
     });
-    this.labels(c);
   }
 
   shade(c) {
@@ -72,22 +73,6 @@ class Lateness extends Chart {
     }
     c.stroke();
     c.globalAlpha = 1;
-  }
-
-  labels(c) {
-    const i = this.inner;
-    for (let m = 0; m < this.members; m++) {
-      if (!this.guilty(m)) continue;
-      const known = Array.from(this.row(m)).filter(Number.isFinite).sort((a, b) => a - b);
-      if (!known.length) continue;
-      this.font(c, 700);
-      c.fillStyle = colours.guilty;
-      c.textAlign = "left";
-      const y = this.py(Math.min(known[Math.floor(known.length * 0.9)], this.top));
-      c.fillText(`${words.rank} ${this.rank[m]}`, i.x + i.w + 6, Math.max(y, i.y + 8));
-      this.font(c);
-      return;
-    }
   }
 
   at2(cursor) {
