@@ -86,6 +86,7 @@ int post_send(verbs::Qp* qp, verbs::SendRequest* chain, verbs::SendRequest** bad
 int poll_cq(verbs::Cq* cq, int entries, verbs::Completion* completions) {
   const uint32_t number = number_of(cq->context);
   const int got = g_opened[number].poll_cq.load(std::memory_order_relaxed)(cq, entries, completions);
+  if (got == 0) g_requests.idle();
   for (int i = 0; i < got; ++i) g_requests.completed(key_of(number, completions[i].qp_num), completions[i]);
   return got;
 }

@@ -63,6 +63,10 @@ class WorkRequests {
 
   void completed(uint64_t key, const verbs::Completion& completion);
 
+  // Called when a poll found nothing: now and then samples the queues that changed since their last sample, so that
+  // the last one of a queue that came to a stand within the interval tells how it stands.
+  void idle();
+
   // A new queue pair; `all_signaled`: every request of it asks for a completion (sq_sig_all).
   void created(uint64_t key, bool all_signaled);
   void forget(uint64_t key);
@@ -75,7 +79,7 @@ class WorkRequests {
   struct Queue {
     std::atomic<uint64_t> key{0};
     pthread_mutex_t lock;
-    bool all_signaled, failed;
+    bool all_signaled, failed, unsaid;
     uint32_t first, count;  // of marks
     uint32_t max_depth, said_depth;
     uint64_t posted, retired, posted_bytes, retired_bytes, errors;
@@ -88,6 +92,9 @@ class WorkRequests {
   void say(Queue* queue, uint64_t now, bool always);
 
   std::atomic<Queue*> queues_[kQueues];
+  std::atomic<Queue*> listed_[kQueues];  // the same without holes, in order of appearance
+  std::atomic<uint32_t> known_{0}, idle_{0};
+  std::atomic<uint64_t> swept_ns_{0};
   const Sink* sink_ = nullptr;
   uint64_t interval_ns_ = 0;
 };

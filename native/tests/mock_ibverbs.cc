@@ -69,7 +69,7 @@ int post_send(Qp* base, SendRequest* request, SendRequest** bad) {
     const Path& path = g_paths[base->qp_num];
     const uint64_t now = now_ns();
     const uint64_t start = qp->free_at_ns > now ? qp->free_at_ns : now;
-    const uint64_t due = path.bytes_per_s == 0 ? now : start + bytes * 1000000000u / path.bytes_per_s;
+    const uint64_t due = path.bytes_per_s == 0 ? now : start + uint64_t{bytes} * 1000000000u / path.bytes_per_s;
     qp->free_at_ns = due;
     qp->queue.push_back({request->wr_id, due, bytes, qp->all_signaled || (request->send_flags & kSignaled) != 0});
   }

@@ -64,7 +64,7 @@ struct Load {
 };
 
 // Posts and polls on one queue pair until all is done or it stands still for `hold_ms`.
-void drive(Qp* qp, Cq* cq, Load* load, uint64_t hold_ms) {
+void drive(Qp* qp, Cq* cq, Load* load, uint64_t hold_ms, bool all_signaled) {
   Context* context = qp->context;
   Sge sge{0, static_cast<uint32_t>(load->bytes), 0};
   uint64_t waiting = 0;
@@ -83,7 +83,7 @@ void drive(Qp* qp, Cq* cq, Load* load, uint64_t hold_ms) {
     const int got = context->ops.poll_cq(cq, 8, done);
     for (int i = 0; i < got; ++i) {
       if ((done[i].status == 0) && (done[i].opcode & kReceive) != 0) continue;
-      const uint64_t retired = done[i].status == 0 ? 2 : 1;
+      const uint64_t retired = done[i].status != 0 || all_signaled ? 1 : 2;
       (done[i].status == 0 ? load->completed : load->failed) += retired;
       waiting -= retired;
     }
@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
   clock_gettime(CLOCK_MONOTONIC, &begin);
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < queues; ++i)
-    threads.emplace_back(drive, pairs[i], completions[i], &loads[i], hold);
+    threads.emplace_back(drive, pairs[i], completions[i], &loads[i], hold, number(argc, argv, "signal_all", 0) != 0);
   for (std::thread& thread : threads) thread.join();
   clock_gettime(CLOCK_MONOTONIC, &end);
   Load all{};

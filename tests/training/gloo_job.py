@@ -29,7 +29,7 @@ HIDDEN = 64
 ROWS = 32
 
 
-DEVICE_S = 0.04
+DEVICE_S = 0.06
 """What a layer takes on the device that is not there, forward and backward: slept, so that eight ranks on two
 cores are late to each other no more than eight GPUs would be."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,51 +20,17 @@ from megatrace.errors import TraceError
 from megatrace.model.events import NO_COMM, NO_COUNT, UNSEEN, Events
 from megatrace.model.trace import Communicator, Coverage, Gap, InputInfo, Observable, RankPlace, Trace
 from megatrace.readers import registry
+from megatrace.readers.ring_file import MAGIC, MAX_BYTES, Ring, parse_ring
 from megatrace.readers.source import ReadOptions, Source
 
-MAGIC = b"MTRING\x00\x01"
 GROUPS = "megatrace.groups/1"
-HEAD = struct.Struct("<8sIIQQQI")
-RECORD = np.dtype(
-    [
-        ("seq", "<u8"),
-        ("time", "<u8"),
-        ("comm", "<u8"),
-        ("number", "<u8"),
-        ("nbytes", "<u8"),
-        ("stream", "<u8"),
-        ("flags", "<u4"),
-        ("peer", "<i4"),
-        ("kind", "u1"),
-        ("op", "u1"),
-        ("dtype", "u1"),
-        ("channel", "u1"),
-        ("thread", "<u2"),
-        ("source", "<u2"),
-    ]
-)
+SOURCE = b'"source": "torch"'
 CALL, END = 1, 3
 WAITED = 1 << 7
-MAX_BYTES = 4096 + (64 << 26)
-"""The largest ring that can be asked for."""
 MAX_GROUPS_BYTES = 64 << 20
 SIZES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2], np.int64)
 """Bytes of an element by NCCL's number of its type."""
 SEEN = frozenset(set(Observable) - {Observable.STREAM, Observable.DTYPE})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ring:
-    """One ring: ``records`` in the order in which they were written, times in ns since the epoch."""
-
-    name: str
-    rank: int | None
-    host: str
-    pid: int
-    local_rank: int | None
-    started: int
-    lost: int
-    records: NDArray[np.void]
 
 
 @registry.register("torch", summary="rings of the torch.distributed hook, and the names of its groups")
@@ -80,7 +45,7 @@ class TorchRingReader:
 
     def refuses(self, head: bytes) -> str | None:
         """The first bytes of a ring, or the schema of the groups."""
-        if head.startswith(MAGIC) or GROUPS.encode() in head[:200]:
+        if (head.startswith(MAGIC) and SOURCE in head[:4096]) or GROUPS.encode() in head[:200]:
             return None
         return "neither a ring of the hook nor the names of its groups"
 
@@ -165,42 +130,6 @@ class TorchRingReader:
             for value in np.unique(ring.records["comm"]).tolist():
                 found.setdefault(value, Communicator(len(found), None, value))
         return tuple(found.values())
-
-
-def parse_ring(data: bytes, name: str) -> Ring:
-    """One ring file. Raises ValueError, struct.error where it is none or of another version."""
-    magic, header, size, capacity, real, monotonic, length = HEAD.unpack_from(data)
-    if magic != MAGIC or size != RECORD.itemsize or not HEAD.size < header <= len(data):
-        raise ValueError("its header is of another version")
-    told = json.loads(data[HEAD.size : HEAD.size + length])
-    whole = min(int(capacity), (len(data) - header) // size)
-    records = np.frombuffer(data, RECORD, whole, header)
-    # A record is whole where its number belongs to its place; the number is written last.
-    at = np.flatnonzero(records["seq"])
-    at = at[(records["seq"][at] - np.uint64(1)) % np.uint64(max(int(capacity), 1)) == at.astype(np.uint64)]
-    at = at[np.argsort(records["seq"][at])]
-    records = records[at].copy()
-    records["time"] += np.uint64(real - monotonic)
-    # Records of the lap before the last that were not yet written over may have been by now: only the last
-    # uninterrupted run counts.
-    breaks = np.flatnonzero(np.diff(records["seq"].astype(np.int64)) != 1)
-    if len(breaks):
-        records = records[int(breaks[-1]) + 1 :]
-    lost = int(records["seq"][0]) - 1 if len(records) else 0
-    return Ring(
-        name,
-        _count(told.get("rank")),
-        str(told.get("host", "")),
-        int(told["pid"]),
-        _count(told.get("local_rank")),
-        real,
-        lost,
-        records,
-    )
-
-
-def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else None
 
 
 def calls_of(ring: Ring, rank: int, index: dict[int | None, int]) -> Events:
