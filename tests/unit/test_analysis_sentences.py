@@ -11,6 +11,7 @@ from megatrace.analysis.diagnosing import diagnose
 from megatrace.model.finding import Diagnosis, Finding
 from megatrace.model.job import JobConfig, Sourced
 from megatrace.model.trace import Trace
+from megatrace.reports.sentences_zh import translated
 from megatrace.simulator import builtin_scenarios, named_scenario, observe, simulate
 
 SMALL = sorted(name for name in builtin_scenarios() if not name.startswith(("flagship", "intermittent")))
@@ -37,6 +38,15 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
         said += [finding.summary, finding.remedy, *finding.exonerated, *finding.chain]
         said += [item.text for item in finding.evidence]
     return said
+
+
+@pytest.mark.parametrize("source", ["ring", "text-hash"])
+@pytest.mark.parametrize("name", SMALL)
+def test_every_sentence_has_its_chinese_counterpart(name: str, source: str) -> None:
+    commands = {step.command for step in diagnosed(name, source).next_steps}
+    for said in sentences(diagnosed(name, source)):
+        if said and said not in commands:
+            assert translated(said), said
 
 
 def evidence(finding: Finding) -> str:

@@ -197,8 +197,10 @@ def test_every_phrase_exists_in_both_languages_with_the_same_holes() -> None:
 
 def test_every_kind_has_a_chinese_sentence() -> None:
     for kind in KINDS:
-        finding = replace(slow_window().findings[0], kind=kind)
-        first = render(replace(slow_window(), findings=(finding,)), width=200, lang="zh").splitlines()[0]
+        said = "said in a way that nobody knows"
+        finding = replace(slow_window().findings[0], kind=kind, summary=said)
+        diagnosis = replace(slow_window(), headline=said, findings=(finding,))
+        first = render(diagnosis, width=200, lang="zh").splitlines()[0]
         assert re.search(r"rank 2 [一-鿿]", first)
 
 

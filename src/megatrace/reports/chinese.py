@@ -1,9 +1,8 @@
 """The first sentence in Chinese, composed from the structure of a diagnosis.
 
-The analysis writes its sentences in English. Translating those would need to understand them; composing from
-the same facts does not. The terminal shows the English sentence below, so that nothing is lost.
-
-Evidence, remedies and notes stay in English.
+For sentences that ``sentences_zh`` has no pattern of (of a newer analysis, say): who did what, where and at
+what cost stands in the fields of a finding. The terminal shows the English sentence below, so that nothing is
+lost.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ def _call(scene: Scene, finding: Finding) -> list[str]:
         parts.append(op)
     if at.communicator is not None or at.seq is not None:
         number = "" if at.seq is None else f"#{at.seq:,}"
-        parts.append(f"{plain(at.communicator or '')} {number}".strip())
+        parts.append(f"{scene.texts.name(plain(at.communicator or ''))} {number}".strip())
     return parts
 
 

@@ -34,9 +34,11 @@ def healthy_facts(diagnosis: Diagnosis, texts: Texts, sentence: str) -> list[str
     job = diagnosis.job
     say = texts.say
     seen, total = format_count(job.ranks_seen), format_count(job.ranks)
-    facts: list[tuple[str, str]] = [
-        ("rank", say("count_ranks", count=seen) if seen == total else say("seen", seen=seen, total=total))
-    ]
+    facts: list[tuple[str, str]] = []
+    if job.ranks:
+        facts = [
+            ("rank", say("count_ranks", count=seen) if seen == total else say("seen", seen=seen, total=total))
+        ]
     if job.iterations is not None:
         key = "iterations_seen"
         facts.append((say(key, count="0").split()[-1], say(key, count=format_count(job.iterations))))
@@ -79,18 +81,20 @@ def coverage_items(diagnosis: Diagnosis, scene: Scene, verbose: bool) -> list[st
     """Lines about what was seen and what is missing."""
     say = scene.texts.say
     coverage, job, clock = diagnosis.coverage, diagnosis.job, diagnosis.clock
-    first = [say("seen", seen=format_count(job.ranks_seen), total=format_count(job.ranks))]
+    first = []
+    if job.ranks:
+        first = [say("seen", seen=format_count(job.ranks_seen), total=format_count(job.ranks))]
     if coverage.lines:
         first.append(say("lines", count=format_count(coverage.lines)))
     if coverage.bad_lines:
         first.append(say("bad_lines", count=format_count(coverage.bad_lines)))
-    if not coverage.gaps and not coverage.ranks_missing:
+    if job.ranks and not coverage.gaps and not coverage.ranks_missing:
         first.append(say("no_gaps"))
     if coverage.spans_cut:
         first.append(say("spans_cut", count=format_count(coverage.spans_cut)))
     if _known(clock.error_us) and clock.error_us is not None:
         first.append(say("clocks", error=format_number(clock.error_us)))
-    items = [" · ".join(first)]
+    items = [" · ".join(first)] if first else []
     # "Cannot tell" has said above what is missing, as the first thing to be mended.
     if coverage.ranks_missing and diagnosis.verdict is not Verdict.UNDECIDABLE:
         items.append(f"{scene.texts.label('missing')}: {spelt(scene, coverage.ranks_missing)}")
@@ -102,7 +106,8 @@ def coverage_items(diagnosis: Diagnosis, scene: Scene, verbose: bool) -> list[st
         shown = nodes if verbose else nodes[:MAX_UNALIGNED]
         more = f" (+{len(nodes) - len(shown)})" if len(nodes) > len(shown) else ""
         items.append(say("unaligned", nodes=", ".join(shown) + more))
-    return items + _limited([plain(note) for note in coverage.notes], MAX_NOTES, scene.texts, verbose)
+    notes = [scene.texts.sentence(plain(note)) for note in coverage.notes]
+    return items + _limited(notes, MAX_NOTES, scene.texts, verbose)
 
 
 def _gap_lines(gaps: Sequence[Gap], scene: Scene) -> list[str]:
@@ -132,6 +137,8 @@ def _limited(lines: list[str], limit: int, texts: Texts, verbose: bool) -> list[
 def job_items(diagnosis: Diagnosis, texts: Texts) -> list[str]:
     """Two lines: size, layout and its source, schedule; iterations and what they were compared with."""
     job = diagnosis.job
+    if not job.ranks:
+        return []  # logs and outputs of tools do not say how large the job is
     shape = [texts.say("count_ranks", count=format_count(job.ranks))]
     if job.nodes:
         shape.append(texts.say("nodes", count=format_count(job.nodes)))
@@ -162,7 +169,7 @@ def job_items(diagnosis: Diagnosis, texts: Texts) -> list[str]:
     if _known(job.iteration_p95_ms):
         times.append(texts.say("p95", time=_ms(job.iteration_p95_ms)))
     if job.baseline:
-        times.append(texts.say("against", baseline=plain(job.baseline)))
+        times.append(texts.say("against", baseline=texts.sentence(plain(job.baseline))))
     return [*lines, " · ".join(times)] if times else lines
 
 
@@ -187,6 +194,8 @@ def _paths(texts: Texts, items: Sequence[InputInfo]) -> str:
 def _reads(texts: Texts, path: str, items: Sequence[InputInfo]) -> str:
     """Observables are those that every one of the inputs has."""
     common = frozenset[Observable].intersection(*(item.observables for item in items))
+    if not common and not any(item.ranks for item in items):
+        return f"{path} ({plain(items[0].reader)})"
     return texts.say(
         "reads",
         path=path,

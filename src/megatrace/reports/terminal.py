@@ -10,7 +10,7 @@ Does not judge: what it shows stands in the `Diagnosis`; it chooses only how muc
 from __future__ import annotations
 
 from megatrace.model.finding import Diagnosis, Finding, Severity, Verdict
-from megatrace.reports import ReportOptions, chinese, describe, reports
+from megatrace.reports import ReportOptions, chinese, describe, reports, sentences_zh
 from megatrace.reports.columns import cells, clip
 from megatrace.reports.describe import Scene
 from megatrace.reports.overview import coverage_items, has_holes, healthy_facts, input_items, job_items
@@ -82,9 +82,11 @@ class _Terminal:
         word = self.texts.verdict(diagnosis.verdict)
         style = _STYLES[diagnosis.verdict]
         if self.texts.lang == "zh":
-            self.page.headline(word, style, chinese.headline(diagnosis, self.scene))
+            known = sentences_zh.translated(_without(word, english))
+            self.page.headline(word, style, known or chinese.headline(diagnosis, self.scene))
             self.page.blank()
-            self._row("original", [english])
+            if known is None:
+                self._row("original", [english])
         else:
             self.page.headline(word, style, _without(word, english))
             self.page.blank()
@@ -102,13 +104,13 @@ class _Terminal:
             self._stages()
             self._background()
         else:
-            self._row("warning", [plain(text) for text in diagnosis.warnings], style=Style.YELLOW)
+            self._row("warning", [self._said(text) for text in diagnosis.warnings], style=Style.YELLOW)
             if has_holes(diagnosis):
                 self._row("coverage", coverage_items(diagnosis, self.scene, self.verbose))
 
     def _cannot_tell(self) -> None:
         diagnosis = self.diagnosis
-        self._row("either", [plain(text) for text in diagnosis.alternatives], bullets=True)
+        self._row("either", [self._said(text) for text in diagnosis.alternatives], bullets=True)
         missing = diagnosis.coverage.ranks_missing
         if missing:
             who = describe.spelt(self.scene, missing)
@@ -129,15 +131,20 @@ class _Terminal:
             if index < MAX_DETAILED or self.verbose:
                 self._finding(finding)
             if len(serious) > 1 and finding.remedy:
-                self._row("do", [plain(finding.remedy)])
+                self._row("do", [self._said(finding.remedy)])
         if len(serious) > 1 and minor:
             self.page.blank()
         self._notes(tuple(minor))
 
     def _sentence(self, finding: Finding) -> str:
         if self.texts.lang == "zh":
-            return chinese.sentence(finding, self.scene)
+            known = sentences_zh.translated(plain(finding.summary))
+            return known or chinese.sentence(finding, self.scene)
         return plain(finding.summary)
+
+    def _said(self, text: str) -> str:
+        """A sentence of the diagnosis in the language of the report, in English where it has no other."""
+        return self.texts.sentence(plain(text))
 
     def _finding(self, finding: Finding) -> None:
         say = self.texts.say
@@ -148,16 +155,20 @@ class _Terminal:
         if finding.kind_alternatives:
             kinds = [self.texts.kind(kind) for kind in (finding.kind, *finding.kind_alternatives)]
             self._row("kind", [say("kinds", kinds=say("or").join(kinds))])
-        if finding.caused_by:
-            self._row(
-                "follows", [say("follows_from", ids=", ".join(plain(item) for item in finding.caused_by))]
-            )
-        self._row(
-            "why", self._some([plain(item.text) for item in finding.evidence], MAX_EVIDENCE), bullets=True
-        )
-        self._row("not", [plain(item) for item in finding.exonerated], bullets=True)
-        self._row("chain", self._some([plain(item) for item in finding.chain], MAX_CHAIN), bullets=True)
+        self._reasons(finding)
+        self._row("chain", self._some([self._said(item) for item in finding.chain], MAX_CHAIN), bullets=True)
         self._row("victims", [describe.victims(self.scene, finding)])
+
+    def _reasons(self, finding: Finding) -> None:
+        if finding.caused_by:
+            ids = ", ".join(plain(item) for item in finding.caused_by)
+            self._row("follows", [self.texts.say("follows_from", ids=ids)])
+        self._row(
+            "why",
+            self._some([self._said(item.text) for item in finding.evidence], MAX_EVIDENCE),
+            bullets=True,
+        )
+        self._row("not", [self._said(item) for item in finding.exonerated], bullets=True)
 
     def _culprit(self, finding: Finding) -> None:
         lines = describe.culprit_lines(self.scene, finding)
@@ -174,6 +185,12 @@ class _Terminal:
         return [*items[:limit], self.texts.say("more", count=len(items) - limit)]
 
     def _notes(self, findings: tuple[Finding, ...]) -> None:
+        if self.verbose:
+            for finding in findings:
+                self._row("note", [f"{finding.severity.name} · {self._sentence(finding)}"])
+                self._reasons(finding)
+                self._row("do", [self._said(finding.remedy)])
+            return
         lines = [f"{finding.severity.name} · {self._sentence(finding)}" for finding in findings]
         self._row("note", self._some(lines, MAX_DETAILED))
 
@@ -184,7 +201,7 @@ class _Terminal:
         serious = [item for item in diagnosis.findings if item.severity <= Severity.P2]
         said = {item.remedy for item in serious}
         steps = [
-            (plain(step.command), plain(step.why))
+            (plain(step.command), self._said(step.why))
             for step in diagnosis.next_steps
             if step.command not in said
         ]
@@ -193,7 +210,7 @@ class _Terminal:
         else:
             label = "do" if len(serious) == 1 else "next"
         if len(serious) == 1 and serious[0].remedy:
-            self._row("do", [plain(serious[0].remedy)])
+            self._row("do", [self._said(serious[0].remedy)])
             label = "" if label == "do" else label
         if len(serious) > 1:
             self.page.blank()
@@ -209,7 +226,7 @@ class _Terminal:
     def _background(self) -> None:
         diagnosis = self.diagnosis
         self._row("coverage", coverage_items(diagnosis, self.scene, self.verbose))
-        self._row("warning", [plain(text) for text in diagnosis.warnings], style=Style.YELLOW)
+        self._row("warning", [self._said(text) for text in diagnosis.warnings], style=Style.YELLOW)
         self._row("job", job_items(diagnosis, self.texts))
         self._row("inputs", input_items(diagnosis, self.texts, self.verbose))
 

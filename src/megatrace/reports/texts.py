@@ -1,8 +1,8 @@
 """The fixed words of the reports in English and Chinese, side by side so that one cannot be changed alone.
 
 Chinese keeps the field's English nouns where Chinese engineers say them in English (rank, stage,
-micro-batch). Sentences that come with a diagnosis (evidence, remedies, notes) are not here: they are shown as
-they are.
+micro-batch). Sentences that come with a diagnosis (evidence, remedies, notes) are not here but in
+``sentences_zh``.
 
 Does not choose what to say (``terminal``, ``chinese``).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from megatrace.model.finding import Kind, Status, Verdict
 from megatrace.model.schedule import Phase
+from megatrace.reports.sentences_zh import phrase, translated
 
 VERDICTS = {
     Verdict.FAILED: ("FAILED", "失败"),
@@ -184,6 +185,14 @@ class Texts:
         if values.get("count") == "1" and f"{key}_one" in PHRASES:
             key = f"{key}_one"
         return PHRASES[key][self._index].format(**values)
+
+    def sentence(self, text: str) -> str:
+        """A sentence of a diagnosis in this language, in English where it has no other."""
+        return (translated(text) or text) if self.lang == "zh" else text
+
+    def name(self, text: str) -> str:
+        """The name of a group in this language: "TP group 6 of stage 1"."""
+        return phrase(text) if self.lang == "zh" else text
 
     def label(self, key: str) -> str:
         """A label of a row."""

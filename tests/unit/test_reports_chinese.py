@@ -1,0 +1,66 @@
+"""Sentences in Chinese: a pattern fits what it was written for, keeps every number, and never half fits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from megatrace.reports.sentences_zh import _PHRASES, _SENTENCES, phrase, translated
+
+SAMPLES = {
+    "what": "rank 13 died", "who": "rank 13 (node1 gpu5)", "when": "in iterations 21–31", "axis": "TP",
+    "phase": "forward of micro-batch 3", "call": "ALL_REDUCE #1,610 of TP group 6 of stage 1", "op": "RECV",
+    "comm": "the world group", "rest": "rank 7 at RECV #4 of the world group", "x": "2.5",
+    "why": "others went on for 101.3 ms after it", "name": "TP group 6 of stage 1 (ranks 12, 13)",
+    "node": "node7", "t": "7 m 12 s", "u": "1.61", "v": "3.25", "n": "1,234", "m": "8", "k": "12", "s": "2",
+    "g": "4", "p": "97", "r": "11", "file": "logs/rank_3.log", "differs": "4 elements", "all": "32",
+    "a": "17", "b": "18", "c": "19",
+}  # fmt: skip
+
+
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def sample(english: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: SAMPLES[match[1]], english)
+
+
+@pytest.mark.parametrize(("english", "chinese"), _SENTENCES + _PHRASES)
+def test_a_pattern_translates_its_own_sentence(english: str, chinese: str) -> None:
+    text = sample(english)
+    made = phrase(text)
+    assert re.search("[\u4e00-\u9fff]", made) or "ranks {r}" in english, text
+    dropped = set(re.findall(r"{\w+}", english)) - set(re.findall(r"{\w+}", chinese))
+    assert dropped <= {"{x}", "{rest}"}  # "drain it", "its host"
+    if not dropped:
+        assert sorted(NUMBER.findall(text)) == sorted(NUMBER.findall(made)), made
+
+
+def test_no_two_patterns_are_the_same() -> None:
+    both = [english for english, _ in _SENTENCES + _PHRASES]
+    assert len(set(both)) == len(both)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rank 3 sang a song that the others had never heard, recovered",
+        "the committee of ranks stopped calling: stage 2, iteration 4",
+        "the job stands: the moon is full",
+        "",
+        "megatrace diagnose PATH --now TIME",
+    ],
+)
+def test_what_is_not_known_stays_as_it_is(text: str) -> None:
+    assert translated(text) is None
+
+
+def test_a_whole_sentence() -> None:
+    said = (
+        "rank 13 (node1 gpu5) never posted ALL_REDUCE #1,610 of TP group 6 of stage 1: stage 1, backward of "
+    )
+    assert translated(said + "micro-batch 3, iteration 12") == (
+        "rank 13 (node1 gpu5) 一直没有发起 stage 1 的 TP 组 6 的 ALL_REDUCE #1,610"
+        "（stage 1，micro-batch 3 的反向，第 12 次迭代）"
+    )
