@@ -264,6 +264,9 @@ def _not_standing(graph: WaitsFor, roots: list[Root], stall: Stall, hints: Hints
         return HangResult(reason=f"no hang: {stall.reason}")
     if hints.until is None and hints.ended_normally and not graph.frontier.has_end:
         return HangResult(reason="no hang: the calls of all ranks end after an iteration, as a job does")
+    if hints.dumped is not None:
+        text = f"cannot tell whether the job stood when it was dumped: {stall.reason}"
+        return HangResult(reason=text, undecidable=True, next_steps=_LOOK_AGAIN)
     text = (
         f"{say_ranks(ranks)} may have stopped, but {stall.reason}: a hang and a cut recording look alike here"
     )

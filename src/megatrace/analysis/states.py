@@ -110,7 +110,7 @@ def _concluded(
 
 def _job(trace: Trace, frontier: Frontier, layout: ParallelLayout | None, world: int) -> JobSummary:
     events = trace.events
-    nodes = {trace.place_of(rank).node for rank in range(world)} - {None} if trace.places else set()
+    nodes = {place.node for place in _places(trace, world)} - {None}
     return JobSummary(
         ranks=world,
         ranks_seen=len(frontier),
@@ -129,5 +129,7 @@ def _t0(trace: Trace) -> int:
 
 
 def _places(trace: Trace, world: int) -> tuple[RankPlace, ...]:
+    if not trace.places and trace.job.ranks_per_node is None:
+        return ()
     places = tuple(trace.place_of(rank) for rank in range(world))
     return places if any(place.node is not None for place in places) else ()

@@ -15,17 +15,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatrace.errors import TraceError
 from megatrace.model.events import NO_COMM, NO_PEER, NO_SEQ, UNSEEN, EventFlag, Events, Op
 from megatrace.model.states import CallNote, Dumped, Positions
 from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
-from megatrace.readers.flight_recorder_dump import Dump, parse_dump
+from megatrace.readers.flight_recorder_dump import Dump, dump_of, parse_dump
+from megatrace.readers.flight_recorder_native import native_reader
 from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
 from megatrace.readers.flight_recorder_ranks import assign_ranks
 from megatrace.readers.source import ReadOptions, Source
@@ -47,7 +49,8 @@ _SEEN = frozenset(
 class FlightRecorderReader:
     """See ``readers.Reader``."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, compiled: bool = True) -> None:
+        self._native = native_reader() if compiled else None
         self._limit = min(options.max_file_bytes, MAX_BYTES)
         self._dumps: list[Dump] = []
         self._broken: list[tuple[str, str]] = []
@@ -71,7 +74,7 @@ class FlightRecorderReader:
             self._broken.append((source.name, source.damage))
             return
         try:
-            dump = parse_dump(_decode(data), source.name)
+            dump = self._parse(data, source.name)
         except (PickleRefused, ValueError, RecursionError) as error:
             reason = "is nested too deep" if isinstance(error, RecursionError) else str(error)
             self._broken.append((source.name, source.damage or reason))
@@ -81,6 +84,12 @@ class FlightRecorderReader:
             return
         dump.modified = source.modified
         self._dumps.append(dump)
+
+    def _parse(self, data: bytes, name: str) -> Dump | None:
+        if self._native is None or not _PICKLE.match(data):
+            return parse_dump(_decode(data), name)
+        self._native.read(data)
+        return dump_of(self._native.raw(), self._native.rest(), self._native.entry, name)
 
     def finish(self) -> Trace:
         """The Trace of all dumps. Raises TraceError where not one could be read."""
@@ -216,8 +225,10 @@ def _events(rank: int, dump: Dump, table: _Groups) -> Events:
 def _positions(pairs: Sequence[tuple[int, Dump]], table: _Groups, events: Events) -> Positions | None:
     """What the counters of groups add. They count messages and collectives alike, so those of a group that
     carries messages are left out."""
+    comm = events.comm if events.comm is not None else np.full(len(events), NO_COMM, np.int32)
     p2p = (events.op == Op.SEND) | (events.op == Op.RECV)
-    carries = set() if events.comm is None else set(np.unique(events.comm[p2p]).tolist())
+    carries = set(np.unique(comm[p2p]).tolist())
+    reached = _reached(events, ~p2p & (comm >= 0))
     rows: list[tuple[int, int, int, int, int]] = []
     for rank, dump in pairs:
         names = _names_of_ids(dump)
@@ -225,38 +236,57 @@ def _positions(pairs: Sequence[tuple[int, Dump]], table: _Groups, events: Events
             name = names.get(key)
             if name is None:
                 continue
-            comm = table.of(rank, dump, name)
-            last, opened = _last_seq(dump, name), _oldest_open(dump, name)
-            if comm in carries or completed > enqueued or (last is not None and last != enqueued):
+            number = table.of(rank, dump, name)
+            last, opened = reached.get((rank, number), (None, None))
+            if number in carries or completed > enqueued or (last is not None and last != enqueued):
                 continue
             # A dump lists what is open, so counters that lag behind it are corrected by it.
             completed = enqueued if opened is None else min(completed, opened - 1)
-            rows.append((rank, comm, enqueued, max(started, completed), completed))
-    rows += _not_called(pairs, table, events, {(rank, comm) for rank, comm, *_ in rows})
+            rows.append((rank, number, enqueued, max(started, completed), completed))
+    rows += _not_called(
+        {rank for rank, _ in pairs}, table, reached, {(rank, comm) for rank, comm, *_ in rows}
+    )
     return Positions.of(rows) if rows else None
 
 
+def _reached(events: Events, mask: NDArray[np.bool_]) -> dict[tuple[int, int], tuple[int, int | None]]:
+    """(rank, communicator) → last number enqueued and the oldest open one, of the rows of a mask."""
+    rows = np.flatnonzero(mask)
+    if not len(rows) or events.comm is None or events.end is None:
+        return {}
+    width = int(events.comm.max()) + 1
+    key = events.rank[rows].astype(np.int64) * width + events.comm[rows]
+    keys, inverse = np.unique(key, return_inverse=True)
+    last = np.full(len(keys), NO_SEQ, np.int64)
+    np.maximum.at(last, inverse, events.seq[rows])
+    oldest = np.full(len(keys), np.iinfo(np.int64).max)
+    still = events.end[rows] == UNSEEN
+    np.minimum.at(oldest, inverse[still], events.seq[rows[still]])
+    opened = (None if seq == np.iinfo(np.int64).max else seq for seq in oldest.tolist())
+    pairs = zip((keys // width).tolist(), (keys % width).tolist(), strict=True)
+    return dict(zip(pairs, zip(last.tolist(), opened, strict=True), strict=True))
+
+
 def _not_called(
-    pairs: Sequence[tuple[int, Dump]], table: _Groups, events: Events, counted: set[tuple[int, int]]
+    recorded: set[int],
+    table: _Groups,
+    reached: Mapping[tuple[int, int], tuple[int, int | None]],
+    counted: set[tuple[int, int]],
 ) -> list[tuple[int, int, int, int, int]]:
     """Positions of members without a call on a group where others have an open one.
 
     A dump lists every call that is open, so what it does not list was not made: hosts do not run ahead by as
     many calls as a buffer holds.
     """
-    if events.comm is None or events.end is None or not len(events):
-        return []
-    rows = np.flatnonzero((events.op != Op.SEND) & (events.op != Op.RECV) & (events.comm >= 0))
-    made = set(zip(events.rank[rows].tolist(), events.comm[rows].tolist(), strict=True))
-    rows = rows[(events.end[rows] == UNSEEN) & (events.seq[rows] != NO_SEQ)]
-    oldest = np.full(len(table.communicators), np.iinfo(np.int64).max)
-    np.minimum.at(oldest, events.comm[rows], events.seq[rows])
-    recorded = {rank for rank, _ in pairs}
+    oldest: dict[int, int] = {}
+    for (_, comm), (_, opened) in reached.items():
+        if opened is not None and opened != NO_SEQ:
+            oldest[comm] = min(oldest.get(comm, opened), opened)
     return [
-        (rank, comm, int(oldest[comm]) - 1, int(oldest[comm]) - 1, int(oldest[comm]) - 1)
-        for comm in np.unique(events.comm[rows]).tolist()
+        (rank, comm, before - 1, before - 1, before - 1)
+        for comm, before in sorted(oldest.items())
         for rank in table.communicators[comm].members or ()
-        if rank in recorded and (rank, comm) not in made and (rank, comm) not in counted
+        if rank in recorded and (rank, comm) not in reached and (rank, comm) not in counted
     ]
 
 
@@ -272,20 +302,6 @@ def _names_of_ids(dump: Dump) -> dict[str, str]:
 
 def _natural(text: str) -> tuple[int, int, str]:
     return (0, int(text), "") if text.isdigit() and len(text) < 19 else (1, 0, text)
-
-
-def _last_seq(dump: Dump, name: str) -> int | None:
-    if name not in dump.names:
-        return None
-    rows = dump.group == dump.names.index(name)
-    return int(dump.seq[rows].max()) if rows.any() else None
-
-
-def _oldest_open(dump: Dump, name: str) -> int | None:
-    if name not in dump.names:
-        return None
-    rows = (dump.group == dump.names.index(name)) & (dump.ended == UNSEEN)
-    return int(dump.seq[rows].min()) if rows.any() else None
 
 
 def _call_notes(rank: int, dump: Dump, table: _Groups) -> list[CallNote]:

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.model.events import NO_COUNT, NO_PEER, NO_SEQ, UNSEEN, Op
+from megatrace.readers.flight_recorder_raw import ABSENT, LIMIT, Raw, number, raw_of
 
 I8 = NDArray[np.int64]
 
-MAX_NOTES = 48
+MAX_NOTES = 8
 """Open calls of a rank whose shapes and stack frames are kept: the oldest ones are what it waits for."""
-_LIMIT = 1 << 62
-"""Numbers beyond this are damage: times end in the year 2116."""
 
 OPS: dict[str, Op] = {
     "all_reduce": Op.ALL_REDUCE,
@@ -84,6 +84,7 @@ class Call:
     """The backend never reports states: only "retired" tells that a call is over."""
 
 
+@lru_cache(maxsize=65_536)
 def call_of(name: str) -> Call:
     """ "nccl:send 0->1" → SEND, own 0, peer 1."""
     backend, _, rest = name.partition(":")
@@ -161,9 +162,16 @@ def parse_dump(value: object, source: str) -> Dump | None:
     entries = whole.get("entries")
     if not isinstance(entries, list) and not isinstance(whole.get("pg_config"), dict):
         return None
-    dump = Dump(source, version=_text(whole.get("version"))[:16])
-    read_groups(dump, whole)
-    read_entries(dump, entries if isinstance(entries, list) else [])
+    raw, kept = raw_of(entries if isinstance(entries, list) else [])
+    return dump_of(raw, whole, kept.__getitem__, source)
+
+
+def dump_of(raw: Raw, rest: Mapping[Any, Any], entry: Callable[[int], dict[str, Any]], source: str) -> Dump:
+    """The dump of entries as numbers, of everything else in it, and of a way to see one entry whole."""
+    dump = Dump(source, version=_text(rest.get("version"))[:16], bad=raw.bad)
+    read_groups(dump, rest)
+    if raw.table.size:
+        read_entries(dump, raw, entry)
     return dump
 
 
@@ -182,131 +190,147 @@ def read_groups(dump: Dump, whole: Mapping[Any, Any]) -> None:
 
 def _ranks(value: object) -> tuple[int, ...] | None:
     """Ranks of a group: "[0, 1]" as the recorder writes it, or a list."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+    return _ranks_of_text(value) if isinstance(value, str) else _checked(value)
+
+
+@lru_cache(maxsize=4096)
+def _ranks_of_text(text: str) -> tuple[int, ...] | None:
+    """Every member of a group writes the same text."""
+    try:
+        return _checked(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _checked(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list | tuple) or not value:
         return None
-    ranks = [rank for rank in value if type(rank) is int and 0 <= rank < 1 << 24]
+    ranks = [rank for rank in value if type(rank) is int and 0 <= rank < 1 << 20]
     return tuple(ranks) if len(ranks) == len(value) == len(set(ranks)) else None
 
 
-def read_entries(dump: Dump, entries: Sequence[object]) -> None:
+def read_entries(dump: Dump, raw: Raw, entry: Callable[[int], dict[str, Any]]) -> None:
     """Fills in the columns."""
-    calls: dict[str, Call] = {}
-    groups: dict[str, int] = {}
-    rows: list[tuple[int, ...]] = []
-    kept: list[tuple[dict[str, Any], Call]] = []
-    for entry in entries:
-        if not isinstance(entry, dict):
-            dump.bad += 1
-            continue
-        name = _text(entry.get("profiling_name"))
-        call = calls.get(name)
-        if call is None:
-            call = calls.setdefault(name, call_of(name))
-        kept.append((entry, call))
-        rows.append(_row(dump, entry, call, groups))
-    dump.names = list(groups)
-    table = np.asarray(rows, np.int64).reshape(-1, _WIDTH)
-    order = np.argsort(table[:, 0], kind="stable")
-    fill_columns(dump, table[order])
-    open_rows = [int(row) for row in np.flatnonzero(dump.ended == UNSEEN)[:MAX_NOTES]]
-    source = _rows_kept(table[order])
-    for row in open_rows:
-        entry, _ = kept[int(order[source[row]])]
-        dump.notes.append(Note(row, shape_of(entry), frame_of(entry.get("frames"))))
+    calls = [call_of(text) for text in raw.texts]
+    widths = [BYTES.get(text.lower(), NO_COUNT) for text in raw.texts]
+    nothing = Call(Op.UNKNOWN)
+    columns = np.asarray(
+        [(call.op, call.own, call.peer, call.closes, call.stateless) for call in (*calls, nothing)], np.int64
+    )
+    order = np.argsort(raw.column("record_id"), kind="stable")
+    if bool((order[1:] > order[:-1]).all()):
+        order = np.arange(len(order))
+    else:
+        raw = Raw(raw.table[:, order], raw.texts, raw.bad)
+    name = raw.column("name")
+    op, own, peer, closes, stateless = columns[np.where(name == ABSENT, len(calls), name)].T
+    group = _groups(dump, raw)
+    p2p = (op == Op.SEND) | (op == Op.RECV) | (raw.column("is_p2p") == 1)
+    seq = np.where(p2p, raw.column("p2p_seq"), raw.column("collective_seq"))
+    seq = np.where(seq < 0, np.where(raw.column("seq") < 0, NO_SEQ, raw.column("seq")), seq)
+    created, started, ended = _times(raw, stateless > 0)
+    timeout = raw.column("timeout_ms")[(ended == UNSEEN) & (raw.column("timeout_ms") > 0)]
+    dump.timeout = int(min(timeout.min(), 1 << 42)) * 1_000_000 if len(timeout) else None
+    begun = _is(raw, "state", "started")
+    dump.has_start = bool(((raw.column("started") > 0) | begun).any())
+    dump.lost = bool(raw.column("record_id")[0] > 0)
+    member = _coalesced(group, seq, p2p, closes > 0, started, ended)
+    rows = _rows_kept(group, seq, p2p, closes > 0)
+    count = np.where((op == Op.SCATTER) | (op == Op.RECV), raw.column("count_out"), raw.column("count_in"))
+    count = np.where(count == ABSENT, NO_COUNT, count)
+    dtype = raw.column("dtype")
+    width = np.asarray([*widths, NO_COUNT], np.int64)[np.where(dtype == ABSENT, len(widths), dtype)]
+    safe = (count >= 0) & (width > 0) & (count < LIMIT >> 4)
+    dump.op, dump.group = op[rows].astype(np.uint8), group[rows].astype(np.int32)
+    dump.seq, dump.count = seq[rows], count[rows]
+    dump.nbytes = np.where(safe, count * np.where(safe, width, 0), NO_COUNT)[rows]
+    dump.own, dump.peer = own[rows].astype(np.int32), peer[rows].astype(np.int32)
+    dump.created, dump.started, dump.ended = created[rows], started[rows], ended[rows]
+    dump.coalesced = member[rows]
+    for row in np.flatnonzero(dump.ended == UNSEEN)[:MAX_NOTES].tolist():
+        whole = entry(int(order[rows[row]]))
+        dump.notes.append(Note(row, shape_of(whole), frame_of(whole.get("frames"))))
 
 
-_WIDTH = 14
-"""Columns of the table between entries and a Dump: record id, op, group, sequence number, own, peer, count,
-bytes, created, started, ended, closes a coalesced group, P2P, state seen."""
+def _is(raw: Raw, column: str, word: str) -> NDArray[np.bool_]:
+    """Rows whose text is a word."""
+    number = raw.texts.index(word) if word in raw.texts else -2
+    return np.asarray(raw.column(column) == number)
 
 
-def _row(dump: Dump, entry: dict[str, Any], call: Call, groups: dict[str, int]) -> tuple[int, ...]:
-    name = _group_name(dump, entry)
-    group = groups.setdefault(name, len(groups))
-    state = entry.get("state")
-    created = _number(entry.get("time_created_ns"), 0)
-    started, ended = _time(entry, "time_discovered_started_ns"), _time(entry, "time_discovered_completed_ns")
-    if ended == UNSEEN and (state == "completed" or (call.stateless and entry.get("retired") is True)):
-        ended = created
-    timing = started != UNSEEN or state == "started"
-    if started == UNSEEN and (state == "started" or ended != UNSEEN):
-        started = created
-    p2p = call.op.is_p2p or entry.get("is_p2p") is True
-    count, nbytes = _sizes(entry, call.op)
-    timeout = _number(entry.get("timeout_ms"), 0)
-    if ended == UNSEEN and timeout > 0:
-        dump.timeout = min(dump.timeout or _LIMIT, timeout * 1_000_000)
-    return (
-        _number(entry.get("record_id"), 0), int(call.op), group, _sequence(entry, p2p), call.own, call.peer,
-        count, nbytes, created, started, ended, call.closes, p2p, timing,
-    )  # fmt: skip
+def _times(raw: Raw, stateless: NDArray[np.bool_]) -> tuple[I8, I8, I8]:
+    """(created, started, ended) with what states say where no time was noted: at the earliest when the call
+    was made."""
+    created = np.maximum(raw.column("created"), 0)
+    started, ended = (
+        np.where(raw.column(name) > 0, raw.column(name), UNSEEN) for name in ("started", "ended")
+    )
+    done = _is(raw, "state", "completed") | (stateless & (raw.column("retired") == 1))
+    ended = np.where((ended == UNSEEN) & done, created, ended)
+    begun = _is(raw, "state", "started") | (ended != UNSEEN)
+    return created, np.where((started == UNSEEN) & begun, created, started), ended
 
 
-def _group_name(dump: Dump, entry: dict[str, Any]) -> str:
-    group = entry.get("process_group")
-    name = _text(group[0]) if isinstance(group, tuple | list) and group else _text(group)
-    key = _text(entry.get("pg_id"))
-    name = name or key
-    if key:
-        dump.ids[key] = name
-    if isinstance(group, tuple | list) and len(group) > 1 and name not in dump.config:
-        dump.config[name] = (_text(group[1]), None)
-    return name
+def _groups(dump: Dump, raw: Raw) -> I8:
+    """int64: the group of each entry, an index into ``dump.names``; learns names of local ids, too."""
+    group, desc = raw.column("group"), raw.column("desc")
+    number, text = raw.column("pg_id"), raw.column("pg_id_text")
+    # Few combinations in many rows: each is looked at once.
+    mixed = (np.maximum(group, -1) * 1_000_003 + np.maximum(number, -1)) * 1_000_003 + np.maximum(text, -1)
+    _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
+    names: dict[str, int] = {}
+    index = []
+    for row in first.tolist():
+        key = raw.texts[text[row]] if text[row] >= 0 else str(number[row]) if number[row] >= 0 else ""
+        name = (raw.texts[group[row]] if group[row] >= 0 else "") or key
+        if key:
+            dump.ids[key] = name
+        if desc[row] >= 0 and name not in dump.config:
+            dump.config[name] = (raw.texts[desc[row]], None)
+        index.append(names.setdefault(name, len(names)))
+    dump.names = list(names)
+    return np.asarray(index, np.int64)[inverse]
 
 
-def _sequence(entry: dict[str, Any], p2p: bool) -> int:
-    for word in ("p2p_seq_id", "seq_id") if p2p else ("collective_seq_id", "seq_id"):
-        number = _number(entry.get(word), NO_SEQ)
-        if number != NO_SEQ:
-            return number
-    return NO_SEQ
+def _coalesced(
+    group: I8, seq: I8, p2p: NDArray[np.bool_], closes: NDArray[np.bool_], started: I8, ended: I8
+) -> NDArray[np.bool_]:
+    """Which calls are of a coalesced group; they get the state of the entry that closes it (in place)."""
+    member = np.zeros(len(group), np.bool_)
+    ends = np.flatnonzero(closes).tolist()
+    if not ends:
+        return member
+    key = list(zip(group.tolist(), seq.tolist(), p2p.tolist(), strict=True))
+    shut = closes.tolist()
+    rows, sources = [], []
+    for end in ends:
+        at = end - 1
+        while at >= 0 and not shut[at] and key[at] == key[end]:
+            rows.append(at)
+            sources.append(end)
+            at -= 1
+    started[rows], ended[rows] = started[sources], ended[sources]
+    member[rows] = True
+    return member
 
 
-def _sizes(entry: dict[str, Any], op: Op) -> tuple[int, int]:
-    """(elements, bytes) of the input; of the output where that is what all members share."""
-    sizes = entry.get("output_sizes" if op in (Op.SCATTER, Op.RECV) else "input_sizes")
-    if not isinstance(sizes, list | tuple):
-        return NO_COUNT, NO_COUNT
-    total = 0
-    for shape in sizes:
-        elements = 1
-        for side in shape if isinstance(shape, list | tuple) else ():
-            if type(side) is not int or not 0 <= side < _LIMIT:
-                return NO_COUNT, NO_COUNT
-            elements *= side
-            if elements > _LIMIT:
-                return NO_COUNT, NO_COUNT
-        total += elements
-    if total > _LIMIT:
-        return NO_COUNT, NO_COUNT
-    width = BYTES.get(_dtype(entry).lower())
-    return total, NO_COUNT if width is None else min(total * width, _LIMIT)
-
-
-def _dtype(entry: dict[str, Any]) -> str:
-    for key in ("input_dtypes", "output_dtypes"):
-        value = entry.get(key)
-        if isinstance(value, list | tuple) and value:
-            return _text(value[0])[:32]
-    return ""
+def _rows_kept(group: I8, seq: I8, p2p: NDArray[np.bool_], closes: NDArray[np.bool_]) -> I8:
+    """The rows that stay: those that close a coalesced group, or repeat a collective's number, do not."""
+    repeats = np.zeros(len(group), np.bool_)
+    same = (group[1:] == group[:-1]) & (seq[1:] == seq[:-1]) & (seq[1:] >= 0)
+    repeats[1:] = same & ~p2p[1:] & ~p2p[:-1]
+    return np.flatnonzero(~closes & ~repeats)
 
 
 def shape_of(entry: dict[str, Any]) -> str:
     """ "all_to_all [2048, 5120] BFloat16"."""
     name = _text(entry.get("profiling_name")).partition(":")[2][:64] or "call"
     sizes = entry.get("input_sizes")
-    shapes = (
-        []
-        if not isinstance(sizes, list | tuple)
-        else [str(list(s)) for s in sizes[:2] if isinstance(s, list)]
-    )
-    text = " ".join([name, ", ".join(shapes), _dtype(entry)])
-    return " ".join(text.split())[:160]
+    listed = sizes[:2] if isinstance(sizes, list | tuple) else ()
+    shapes = ", ".join(str(list(shape)) for shape in listed if isinstance(shape, list | tuple))
+    dtypes = entry.get("input_dtypes")
+    dtype = _text(dtypes[0])[:32] if isinstance(dtypes, list | tuple) and dtypes else ""
+    return " ".join(f"{name} {shapes} {dtype}".split())[:160]
 
 
 _LIBRARY = re.compile(
@@ -331,40 +355,6 @@ def frame_of(frames: object) -> str:
     return best
 
 
-def _rows_kept(table: I8) -> I8:
-    """The rows of a table that stay: those that close a coalesced group, or repeat its number, do not."""
-    closes, p2p = table[:, 11] > 0, table[:, 12] > 0
-    repeats = np.zeros(len(table), np.bool_)
-    if len(table) > 1:
-        same = (table[1:, 2] == table[:-1, 2]) & (table[1:, 3] == table[:-1, 3]) & (table[1:, 3] >= 0)
-        repeats[1:] = same & ~p2p[1:] & ~p2p[:-1]
-    return np.flatnonzero(~closes & ~repeats)
-
-
-def fill_columns(dump: Dump, table: I8) -> None:
-    """From a table of entries, oldest first: coalesced groups get the state of the entry that closes them."""
-    table = table.copy()
-    closes, p2p = table[:, 11] > 0, table[:, 12] > 0
-    member = np.zeros(len(table), np.bool_)
-    for end in np.flatnonzero(closes).tolist():
-        at = end - 1
-        while (
-            at >= 0 and (table[at, 2:4] == table[end, 2:4]).all() and p2p[at] == p2p[end] and not closes[at]
-        ):
-            table[at, 9:11] = table[end, 9:11]
-            member[at] = True
-            at -= 1
-    dump.has_start = bool((table[:, 13] > 0).any())
-    rows = _rows_kept(table)
-    kept = table[rows]
-    dump.op, dump.group = kept[:, 1].astype(np.uint8), kept[:, 2].astype(np.int32)
-    dump.seq, dump.count, dump.nbytes = kept[:, 3], kept[:, 6], kept[:, 7]
-    dump.own, dump.peer = kept[:, 4].astype(np.int32), kept[:, 5].astype(np.int32)
-    dump.created, dump.started, dump.ended = kept[:, 8], kept[:, 9], kept[:, 10]
-    dump.coalesced = member[rows]
-    dump.lost = bool(len(table)) and int(table[0, 0]) > 0
-
-
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
@@ -372,13 +362,5 @@ def _text(value: object) -> str:
 
 
 def _number(value: object, default: int) -> int:
-    if type(value) is int and -1 <= value < _LIMIT:
-        return value
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
-        return int(value)
-    return default
-
-
-def _time(entry: dict[str, Any], key: str) -> int:
-    value = _number(entry.get(key), 0)
-    return value if value > 0 else UNSEEN
+    found = number(value)
+    return default if found == ABSENT else found

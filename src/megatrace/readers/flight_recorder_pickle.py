@@ -12,6 +12,7 @@ and the measure of what it must accept.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,8 @@ MAX_CONTAINERS = 4_000_000
 """Lists and dictionaries of one dump. An entry with all its stack frames has some forty, and a buffer of
 20,000 entries is large."""
 
+_DECIMAL = re.compile(rb"-?[0-9]{1,19}")
+_LARGEST = 1 << 63
 _MARK = object()
 
 
@@ -106,6 +109,8 @@ class _Machine:
         return value
 
     def put(self, index: int) -> None:
+        if index > len(self.data):
+            raise PickleRefused("is damaged: it numbers more values than it has bytes")
         value = self.pop()
         self.memo[index] = value
         self.push(value)
@@ -145,9 +150,10 @@ def _decimal(m: _Machine) -> None:
     if text in (b"00", b"01"):
         m.push(text == b"01")
         return
-    if len(text) > 20 or not text.lstrip(b"-").isdigit():
+    value = int(text) if _DECIMAL.fullmatch(text) else _LARGEST
+    if not -_LARGEST <= value < _LARGEST:
         raise PickleRefused("is damaged: a number does not read as one")
-    m.push(int(text))
+    m.push(value)
 
 
 def _append(m: _Machine) -> None:

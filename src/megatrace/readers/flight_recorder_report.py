@@ -22,6 +22,8 @@ from megatrace.readers.source import ReadOptions, Source
 
 MAX_BYTES = 64 << 20
 """Of one report: some hundred bytes a collective, stack traces included."""
+MAX_WORLD = 1 << 14
+"""Ranks that are believed where they are not listed."""
 _BEGIN = re.compile(r"Not all ranks joining collective[:,] sequence number: (\d{1,18})")
 _FIELD = re.compile(
     r"(group info|collective|missing ranks|input sizes|world size|expected ranks|collective state)"
@@ -40,7 +42,7 @@ class _Report:
     frames: list[dict[str, object]] = field(default_factory=list)
 
     def ranks(self, name: str) -> tuple[int, ...]:
-        found = re.findall(r"\d{1,7}", self.fields.get(name, ""))
+        found = re.findall(r"\b\d{1,6}\b", self.fields.get(name, ""))
         return tuple(sorted({int(text) for text in found}))
 
 
@@ -121,7 +123,8 @@ def _read(report: _Report, number: int) -> _Part:
     """One collective: open where it was joined, one call short elsewhere."""
     missing = report.ranks("missing ranks")
     size = re.match(r"\d{1,7}", report.fields.get("world size", ""))
-    expected = report.ranks("expected ranks") or tuple(range(int(size.group()) if size else max(missing) + 1))
+    world = min(int(size.group()) if size else max(missing) + 1, MAX_WORLD)
+    expected = report.ranks("expected ranks") or tuple(range(world))
     joined = np.asarray([rank for rank in expected if rank not in missing], np.int32)
     name = report.fields.get("collective", "")
     op = call_of(name).op

@@ -127,7 +127,9 @@ class Source:
         held in memory.
         """
         parts: list[bytes] = []
-        view, total = memoryview(bytearray(1 << 20)), 0
+        # The rest of the file at once where its size is known, and one byte more to see its end.
+        room = self._packed_size - len(self.head) + 1 if self.kind == "plain" else 1 << 20
+        view, total = memoryview(bytearray(min(max(room, HEAD), limit + 1, 1 << 24))), 0
         while size := self.readinto(view):
             total += size
             if total > limit:

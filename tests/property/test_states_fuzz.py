@@ -1,0 +1,271 @@
+"""Damaged dumps and answers: any bytes give a Trace or a TraceError, in bounded memory, and both readers of
+pickles agree on every one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from megatrace.analysis.diagnosing import diagnose
+from megatrace.errors import TraceError
+from megatrace.model.events import UNSEEN
+from megatrace.model.trace import Trace
+from megatrace.readers.flight_recorder_dump import Dump, dump_of, parse_dump
+from megatrace.readers.flight_recorder_native import native_reader
+from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
+from megatrace.readers.opening import open_trace
+from tests.unit.flight_recorder_cases import Recorder
+
+FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+ROUNDS = 100_000 if FUZZ else 700
+"""Mutations of each format."""
+
+
+def recorder() -> Recorder:
+    groups = {"0": ("default_pg", [0, 1, 2, 3]), "9": ("PIPELINE_MODEL_PARALLEL_GROUP", [0, 1, 2, 3])}
+    made = Recorder(1, groups)
+    for step in range(4):
+        made.call("0", "all_reduce", at=step).call("0", "all_to_all", at=step, sizes=[[3, 4], [5]])
+        made.recv("9", 0, "scheduled", at=step).send("9", 2, "scheduled", at=step, bump=False)
+        made.coalesced("9", "completed", at=step)
+    frames = [{"name": "f", "filename": "/app/train.py", "line": 3}]
+    return made.call("0", "all_reduce", "started", at=9, frames=frames).call(
+        "0", "broadcast", "scheduled", at=9
+    )
+
+
+RAS_TEXT = """NCCL version 2.27.5 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12090
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Communicators... (0.01s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         8        32        32   RUNNING  INCOMPLETE,ERROR,MISMATCH
+
+Errors
+======
+
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+
+#0-0 (27a079b828ff1a75) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 29 -- GPU 5 managed by process 3487984 on node 172.16.64.213
+
+#0-0 (27a079b828ff1a75) ERROR
+  Asynchronous errors on 2 ranks
+  2 ranks reported Remote process error
+  Rank 0 -- GPU 0 managed by process 1 on node 10.0.0.1
+  Rank 1 -- GPU 1 managed by process 2 on node 10.0.0.1
+
+Warnings
+========
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different status
+  30 ranks have status RUNNING
+  Rank 4 has status ABORT -- GPU 4 managed by process 5 on node 10.0.0.1
+  Communicator ranks have different AllReduce operation counts
+  29 ranks have launched up to operation 6650
+  2 ranks have launched up to operation 6649
+  Rank 2 -- GPU 2 managed by process 3 on node 10.0.0.1
+  Rank 3 -- GPU 3 managed by process 4 on node 10.0.0.1
+"""
+
+
+def ras_json() -> str:
+    rank = {
+        "rank": 0, "host": "10.0.0.1", "pid": 7, "cuda_dev": 0, "nvml_dev": 0,
+        "status": {"init_state": 0, "async_error": 6, "abort_flag": False},
+        "collective_counts": {"AllReduce": 3, "AllGather": 0},
+    }  # fmt: skip
+    gone = {**rank, "rank": 1, "status": {"unresponsive": True, "considered_dead": False}}
+    communicator = {"hash": "0xa", "size": 2, "ranks": [rank], "missing_ranks": [gone]}
+    answer = {"nccl_version": "2.29.1", "timestamp": "2025-12-19 13:06:53", "communicators_count": 1}
+    return json.dumps({**answer, "communicators": [communicator], "ras": {"timeouts_count": 1}}, indent=1)
+
+
+REPORT = """Not all ranks joining collective: sequence number: 12
+group info: 0:default_pg
+collective: nccl:all_reduce
+missing ranks: {5}
+input sizes: [[4096]]
+world size: 8
+expected ranks: {0, 1, 2, 3, 4, 5, 6, 7}
+collective stack trace:
+step at /app/train.py:12
+"""
+SEEDS: dict[str, Callable[[], bytes]] = {
+    "pickle": lambda: pickle.dumps(recorder().dump(), protocol=2),
+    "pickle4": lambda: pickle.dumps(recorder().dump(), protocol=4),
+    "json": lambda: json.dumps(recorder().dump()).encode(),
+    "ras text": lambda: RAS_TEXT.encode(),
+    "ras json": lambda: ras_json().encode(),
+    "report": lambda: REPORT.encode(),
+}
+
+
+DANGEROUS = (
+    b"\xff\xff\xff\xff", b"\x00", b"r\xff\xff\xff\x7f", b"c__builtin__\neval\n", b"R", b"2", b"(", b"u",
+    b"9" * 25, b"-1", b"{", b"}", b"]", b'"', b"X\xff\xff\xff\xff", b"\x8b\xff\xff\xff\x7f", b"\x94", b"e",
+)  # fmt: skip
+
+
+def mutated(data: bytes, rounds: int, seed: int) -> Iterator[bytes]:
+    """Bytes flipped, cut, doubled, moved, replaced by dangerous ones."""
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        out = bytearray(data)
+        for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
+            at, kind = rng.randrange(len(out) or 1), rng.randrange(6)
+            if kind == 0 and out:
+                out[at] = rng.randrange(256)
+            elif kind == 1:
+                out[at : at + rng.randrange(1, 40)] = b""
+            elif kind == 2:
+                out[at:at] = rng.choice(DANGEROUS)
+            elif kind == 3:
+                out[at:at] = out[at : at + rng.randrange(1, 200)]
+            elif kind == 4 and rng.random() < 0.2:
+                del out[at:]
+            else:
+                out[at : at + 4] = rng.choice(DANGEROUS)
+        yield bytes(out)
+
+
+@pytest.mark.parametrize("name", sorted(SEEDS))
+def test_any_bytes_give_a_trace_or_one_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "dump_1"
+    traces = 0
+    for data in mutated(SEEDS[name](), ROUNDS, seed=len(name)):
+        path.write_bytes(data)
+        try:
+            trace = open_trace([path])
+        except TraceError:
+            continue
+        assert isinstance(trace, Trace)
+        traces += 1
+        if traces % 8 == 0:
+            diagnose(trace)
+    assert traces > 0
+
+
+ARRAYS = (
+    "op", "group", "seq", "own", "peer", "count", "nbytes", "created", "started", "ended", "coalesced",
+)  # fmt: skip
+
+
+def columns(dump: Dump | None) -> object:
+    """Everything of a dump, comparably."""
+    if dump is None:
+        return None
+    arrays = [getattr(dump, name).tolist() for name in ARRAYS]
+    rest = (dump.version, dump.names, dump.config, dump.status, dump.ids, dump.timeout, dump.bad, dump.lost)
+    return arrays, rest, [(note.row, note.shape, note.frame) for note in dump.notes]
+
+
+@pytest.mark.parametrize("protocol", [1, 2, 4])
+def test_both_readers_of_pickles_agree(protocol: int) -> None:
+    native = native_reader()
+    if native is None:
+        pytest.skip("the compiled part is not there")
+    whole = pickle.dumps(recorder().dump(), protocol=protocol)
+    refused = read = 0
+    for data in (whole, *mutated(whole, ROUNDS, seed=protocol)):
+        try:
+            expected = columns(parse_dump(loads(data), "x"))
+        except PickleRefused:
+            expected = None
+        try:
+            native.read(data)
+            found = columns(dump_of(native.raw(), native.rest(), native.entry, "x"))
+        except PickleRefused:
+            found = None
+        assert found == expected, data
+        refused += found is None
+        read += found is not None
+    assert read >= 1
+    assert refused >= 1
+
+
+HOSTILE = {
+    "calls code": b"\x80\x02X\x07\x00\x00\x00entries0cos\nsystem\nX\x04\x00\x00\x00true\x85R.",
+    "new style call": pickle.dumps(Path("/etc/pg_config"), protocol=4),
+    "memo bomb": b"\x80\x02}X\x07\x00\x00\x00entriesr\xff\xff\xff\xff.",
+    "text bomb": b"\x80\x02}X\x07\x00\x00\x00entries\x8d" + struct.pack("<Q", 1 << 60) + b".",
+    "number bomb": b"\x80\x02}X\x07\x00\x00\x00entries\x8b" + struct.pack("<I", 1 << 30) + b".",
+    "list bomb": b"\x80\x02X\x07\x00\x00\x00entries" + b"]" * 4_000_001 + b".",
+    "nested": b"\x80\x02}(X\x07\x00\x00\x00entries" + b"(" * 100_000 + b"l" * 100_000 + b"u.",
+    "keys that take forever": b"\x80\x02X\x09\x00\x00\x00pg_config0)q\x00"
+    + b"h\x00h\x00\x86q\x00" * 60
+    + b"0}h\x00Ns.",
+    "dictionaries in circles": b"\x80\x02}q\x00(X\x09\x00\x00\x00pg_configh\x00X\x07\x00\x00\x00entries]u.",
+}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_hostile_pickles_do_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, compiled: bool
+) -> None:
+    if not compiled:
+        monkeypatch.setenv("MEGATRACE_NATIVE", "off")
+    path = tmp_path / "dump_1"
+    path.write_bytes(HOSTILE[name])
+    if "call" in name:
+        with pytest.raises(TraceError, match="import or call code"):
+            open_trace([path])
+        return
+    with contextlib.suppress(TraceError):
+        diagnose(open_trace([path]))
+
+
+def test_a_sparse_file_of_ten_gigabytes_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "dump_1"
+    with path.open("wb") as file:
+        file.write(b"\x80\x02}X\x07\x00\x00\x00entries")
+        file.truncate(10 << 30)
+    with pytest.raises(TraceError, match="larger than"):
+        open_trace([path])
+
+
+def test_a_bomb_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    import gzip
+
+    path = tmp_path / "dump_1.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b"\x80\x02}X\x07\x00\x00\x00entries")
+        for _ in range(80):
+            file.write(b"]" * (1 << 20))
+    with pytest.raises(TraceError, match="unpacks to more than"):
+        open_trace([path])
+
+
+def test_numbers_at_the_edge_do_not_overflow() -> None:
+    made = recorder()
+    values: list[object] = [1 << 62, -(1 << 63), 1 << 70, -1, "9" * 30, None, [], True]
+    for value in values:
+        for key in ("time_created_ns", "record_id", "collective_seq_id", "timeout_ms", "pg_id"):
+            made.entries[0][key] = value
+            dump = parse_dump(made.dump(status=False), "x")
+            assert dump is not None
+            assert dump.created[0] >= 0
+            assert int(dump.ended[0]) >= UNSEEN
