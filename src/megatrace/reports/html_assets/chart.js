@@ -210,7 +210,7 @@ class Chart {
     return context;
   }
   font(context, weight = 400, size = 12) {
-    context.font = `${weight} ${size}px ${getComputedStyle(document.body).fontFamily}`;
+    context.font = `${weight} ${size}px ${colours.font}`;
     context.textBaseline = "middle";
   }
   clip(context, draw) {

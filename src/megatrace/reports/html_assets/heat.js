@@ -42,7 +42,8 @@ class Heat extends Chart {
     this.ready = true;
   }
 
-  // How far from its stage's median the colours go: to the 995th of a thousand cells, 1.15× to 3×.
+  // How far from its stage's median the colours go: to the 995th of a thousand cells or to what the culprits need
+  // to stand out from the noise, at least 1.15× and at most 3×.
   usualReach() {
     const counts = new Uint32Array(256);
     let all = 0;
@@ -56,8 +57,26 @@ class Heat extends Chart {
     }
     let seen = 0, far = 0;
     while (far < 255 && seen + counts[far] < all * 0.995) seen += counts[far++];
+    far = Math.max(far, 0.7 * this.culpritsReach());
     const steps = Math.min(Math.max(far * this.step1, Math.log(1.15)), Math.log(3)) / this.step1;
     return Math.max(Math.round(steps), 1);
+  }
+
+  // The middle deviation of the culprits' rows inside the window.
+  culpritsReach() {
+    if (!marks.window) return 0;
+    const found = [];
+    const to = Math.min((marks.window[1] ?? Infinity) - this.first, this.columns - 1);
+    for (const rank of marks.ranks) {
+      const row = this.rowOf.get(rank);
+      if (row === undefined) continue;
+      for (let k = Math.max(marks.window[0] - this.first, 0); k <= to; k++) {
+        const level = this.levels[row * this.columns + k];
+        if (level !== 255) found.push(Math.abs(level - this.middle[this.stage[row]]));
+      }
+    }
+    found.sort((a, b) => a - b);
+    return found.length ? found[Math.floor(found.length / 2)] : 0;
   }
 
   controls() {
@@ -120,45 +139,78 @@ class Heat extends Chart {
   // ---- drawing
 
   draw(c) {
-    const i = this.inner, scale = this.base.width / this.width;
+    const i = this.inner, v = this.view, scale = this.base.width / this.width;
     const w = Math.max(1, Math.round(i.w * scale)), h = Math.max(1, Math.round(i.h * scale));
-    const image = new ImageData(w, h);
-    this.raster(new Uint32Array(image.data.buffer), w, h);
-    c.putImageData(image, Math.round(i.x * scale), Math.round(i.y * scale));
+    const c0 = Math.min(Math.max(Math.floor(v.x0 + 0.5) - this.first, 0), this.columns - 1);
+    const c1 = Math.min(Math.max(Math.ceil(v.x1 + 0.5) - this.first, c0 + 1), this.columns);
+    // A pixel a column, widened while it is copied; where there are more columns than pixels, a pixel a few.
+    const across = Math.ceil((c1 - c0) / w), wide = Math.ceil((c1 - c0) / across);
+    const image = new ImageData(wide, h);
+    this.raster(new Uint32Array(image.data.buffer), wide, h, c0, c1, across);
+    this.sheet ??= document.createElement("canvas");
+    this.sheet.width = wide;
+    this.sheet.height = h;
+    this.sheet.getContext("2d").putImageData(image, 0, 0);
+    this.clip(c, () => {
+      c.imageSmoothingEnabled = false;
+      const x0 = this.px(this.first + c0 - 0.5), x1 = this.px(this.first + c0 + wide * across - 0.5);
+      c.drawImage(this.sheet, x0, i.y, x1 - x0, i.h);
+    });
     this.bottomAxis(c, words.iteration_axis);
     this.windowBar(c);
     this.rowLabels(c);
     this.culprits(c);
   }
 
-  raster(pixels, w, h) {
+  // The longest of 1, 2, 4, 8 … neighbouring rows, made once: zooming out then reads a screen's worth of cells.
+  pyramid() {
+    const name = this.relative ? "relativeRows" : "absoluteRows";
+    if (this[name]) return this[name];
+    const bottom = new Int16Array(this.levels.length);
+    for (let r = 0, k = 0; r < this.rows; r++) {
+      const middle = this.relative ? this.middle[this.stage[r]] : 0;
+      for (let c = 0; c < this.columns; c++, k++) bottom[k] = this.levels[k] === 255 ? NOT_SEEN : this.levels[k] - middle;
+    }
+    const floors = [bottom];
+    for (let rows = this.rows; rows > 256; rows = Math.ceil(rows / 2)) {
+      const below = floors[floors.length - 1], n = this.columns;
+      const next = new Int16Array(Math.ceil(rows / 2) * n);
+      for (let k = 0; k < next.length; k++) {
+        const r = Math.floor(k / n) * 2, at = r * n + (k % n);
+        next[k] = r + 1 < rows && below[at + n] > below[at] ? below[at + n] : below[at];
+      }
+      floors.push(next);
+    }
+    this[name] = floors;
+    return floors;
+  }
+
+  raster(pixels, wide, h, c0, c1, across) {
     const v = this.view, table = this.table(), unknown = parseInt(colours.unknown.slice(1), 16);
     const empty = (255 << 24) | ((unknown & 255) << 16) | (unknown & 0xff00) | (unknown >> 16);
-    const cut = (k, size, from, to, low, high) => Math.min(Math.max(Math.floor(from + (k / size) * (to - from) - low), 0), high);
-    const columns = new Int32Array(w + 1);
-    for (let x = 0; x <= w; x++) columns[x] = cut(x, w, v.x0, v.x1, this.first - 0.5, this.columns);
-    const c0 = columns[0], c1 = Math.max(columns[w], c0 + 1);
-    const line = new Int16Array(c1 - c0);
+    const floors = this.pyramid(), each = (v.y1 - v.y0) / h;
+    const floor = Math.min(Math.max(Math.floor(Math.log2(each)), 0), floors.length - 1), size = 2 ** floor;
+    const cells = floors[floor], rows = cells.length / this.columns;
+    const line = new Int16Array(wide);
     const low = this.relative ? -this.reach : 0, high = this.relative ? this.reach : table.length - 1;
     let before = -1;
     for (let y = 0; y < h; y++) {
-      const r0 = Math.min(cut(y, h, v.y0, v.y1, 0, this.rows), this.rows - 1);
-      const r1 = Math.max(cut(y + 1, h, v.y0, v.y1, 0, this.rows), r0 + 1);
-      if (r0 === before && r1 === r0 + 1) { pixels.copyWithin(y * w, (y - 1) * w, y * w); continue; }
-      before = r1 === r0 + 1 ? r0 : -1;
+      const r0 = Math.min(Math.max(Math.floor((v.y0 + y * each) / size), 0), rows - 1);
+      const r1 = Math.min(Math.max(Math.ceil((v.y0 + (y + 1) * each) / size), r0 + 1), rows);
+      const single = each < 1;
+      if (single && r0 === before) { pixels.copyWithin(y * wide, (y - 1) * wide, y * wide); continue; }
+      before = r0;
       line.fill(NOT_SEEN);
-      for (let r = r0; r < r1; r++) {
-        const from = r * this.columns, base = this.relative ? this.middle[this.stage[r]] : 0;
-        for (let k = c0; k < c1; k++) {
-          const level = this.levels[from + k];
-          if (level !== 255 && level - base > line[k - c0]) line[k - c0] = level - base;
+      for (let r = r0; r < (single ? r0 + 1 : r1); r++) {
+        const from = r * this.columns;
+        for (let k = c0, x = 0, left = across; k < c1; k++) {
+          if (cells[from + k] > line[x]) line[x] = cells[from + k];
+          if (--left === 0) { x++; left = across; }
         }
       }
-      for (let x = 0; x < w; x++) {
-        let most = NOT_SEEN;
-        const end = Math.max(columns[x + 1], columns[x] + 1);
-        for (let k = columns[x]; k < end && k < c1; k++) if (line[k - c0] > most) most = line[k - c0];
-        pixels[y * w + x] = most === NOT_SEEN ? empty : table[(most < low ? low : most > high ? high : most) - low];
+      for (let x = 0; x < wide; x++) {
+        const most = line[x];
+        pixels[y * wide + x] = most === NOT_SEEN ? empty : table[(most < low ? low : most > high ? high : most) - low];
       }
     }
   }

@@ -31,6 +31,7 @@ function readColours() {
   const style = getComputedStyle(document.body);
   for (const name of ["page", "sheet", "sunk", "ink", "soft", "line", "accent", "forward", "backward", "guilty", "wait",
     "path", "shade", "points", "grid", "unknown"]) colours[name] = style.getPropertyValue(`--${name}`).trim();
+  colours.font = style.fontFamily;
 }
 const isDark = () => root.hasAttribute("data-dark");
 
