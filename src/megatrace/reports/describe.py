@@ -31,6 +31,9 @@ MAX_VICTIMS_SPELT = 64
 MAX_SECONDS_WITH_TENTHS = 1000.0
 """Seconds after t0 are shown with a tenth up to here; in longer recordings the tenth says nothing."""
 
+MAX_SPOKEN_IN_SECONDS = 119.5
+"""From here on a duration is said in minutes (``units.format_duration``)."""
+
 MAX_SECONDS = 1e8
 """Three years. More seconds after t0 mean that nobody set t0; then only the wall time can be read."""
 
@@ -251,12 +254,17 @@ def cost(scene: Scene, finding: Finding) -> str:
     if _known(impact.slowdown) and impact.slowdown != 1.0:
         parts.append(say("slower", factor=format_number(impact.slowdown or 0.0)))
     if _known(impact.seconds_lost):
-        parts.append(say("lost", seconds=spoken((impact.seconds_lost or 0.0) * NS_PER_S)))
+        parts.append(say("lost", seconds=_seconds(impact.seconds_lost or 0.0)))
     if _known(impact.gpu_hours_lost):
         parts.append(say("gpu_hours", hours=format_number(impact.gpu_hours_lost or 0.0, 2)))
     if finding.kind.verdict is Verdict.HANG and finding.status is Status.ONGOING and scene.total_ranks:
         parts.append(say("burning", ranks=format_count(scene.total_ranks)))
     return " · ".join(parts)
+
+
+def _seconds(seconds: float) -> str:
+    """Like the sentence, which has tenths ("16.0 s"), where that is how people say such a duration."""
+    return f"{seconds:.1f} s" if 1 <= seconds < MAX_SPOKEN_IN_SECONDS else spoken(seconds * NS_PER_S)
 
 
 def _known(value: float | None) -> bool:
