@@ -22,6 +22,7 @@ from megatrace.analysis.early_ends import early_ends, early_note, ended_normally
 from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
+from megatrace.analysis.inspector import diagnose_inspector
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.ras import diagnose_ras
@@ -68,6 +69,8 @@ def diagnose(
         return diagnose_states(trace, now)
     if trace.ras and not len(trace.events):
         return diagnose_ras(trace)
+    if trace.inspector is not None and not len(trace.events):
+        return diagnose_inspector(trace)
     return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis
 
 

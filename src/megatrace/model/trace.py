@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from megatrace.model.events import Events
+from megatrace.model.inspector import InspectorCalls
 from megatrace.model.job import JobConfig
 from megatrace.model.layout import Axis
 from megatrace.model.ras import RasSnapshot
@@ -143,6 +144,7 @@ class Trace:
     dumped: Dumped | None = None
     ras: tuple[RasSnapshot, ...] = ()
     """Answers of NCCL's RAS, earliest first."""
+    inspector: InspectorCalls | None = None
 
     def with_job(self, job: JobConfig) -> Trace:
         """The same trace with another declared configuration."""
