@@ -56,7 +56,9 @@ def conclude(seen: Seen, findings: Sequence[Finding], hang: HangResult) -> Concl
     for verdict in _ORDER:
         matching = [finding for finding in serious if finding.kind.verdict is verdict]
         if matching:
-            steps = hang.next_steps if verdict is Verdict.HANG else _look(seen, matching[0])
+            steps = _look(seen, matching[0])
+            if verdict is Verdict.HANG:
+                steps = (*hang.next_steps, _keep(seen, matching[0]))
             return Conclusion(verdict, matching[0].summary, steps)
     if hang.undecidable:
         return Conclusion(Verdict.UNDECIDABLE, hang.reason, hang.next_steps)
@@ -83,6 +85,19 @@ def _look(seen: Seen, finding: Finding) -> tuple[NextStep, ...]:
     ranks = finding.culprits.ranks
     node = seen.resolved.trace.place_of(ranks[0]).node if ranks else None
     return (NextStep(f"ssh {node} '{command}'" if node else command, why),)
+
+
+def _keep(seen: Seen, finding: Finding) -> NextStep:
+    """What keeps the evidence: the recordings of the culprits' nodes, or all of them."""
+    places = [seen.resolved.trace.place_of(rank) for rank in finding.culprits.ranks]
+    nodes = sorted({place.node for place in places if place.node} | set(finding.culprits.nodes))
+    few = f" --nodes {','.join(nodes)}" if 0 < len(nodes) <= FEW_NODES else ""
+    command = f"megatrace bundle PATH…{few} -o {nodes[0] if len(nodes) == 1 else 'hang'}.tar.zst"
+    return NextStep(command, "keeps the recordings, without personal data, to show to others")
+
+
+# More nodes than this are not a place to look at: then the whole job is worth keeping.
+FEW_NODES = 4
 
 
 def _blind(seen: Seen) -> Conclusion | None:

@@ -138,6 +138,7 @@ _SENTENCES: tuple[tuple[str, str], ...] = (
     ("with the parallel layout, partners are known", "有了并行布局，就知道通信的对端"),
     ("with the logs of {who} added", "加上 {who} 的日志"),
     ("declares what the calls do not show", "声明从调用中看不出来的配置"),
+    ("keeps the recordings, without personal data, to show to others", "保留这些记录（已去除个人信息），可以交给他人查看"),
     # ---- no hang, or not to be told
     ("no calls were recorded, so nothing can be said about a hang", "没有记录到任何调用，无法判断是否挂起"),
     ("{why}, but the recording ends in the middle of an iteration: cannot tell whether the job stands there or the recording was cut", "{why}，但记录在一次迭代中间结束：无法判断是作业停在那里，还是记录被截断"),

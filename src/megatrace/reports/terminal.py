@@ -154,7 +154,8 @@ class _Terminal:
         self._row("cost", [describe.cost(self.scene, finding)])
         if finding.kind_alternatives:
             kinds = [self.texts.kind(kind) for kind in (finding.kind, *finding.kind_alternatives)]
-            self._row("kind", [say("kinds", kinds=say("or").join(kinds))])
+            known = say("comma").join(kinds[:-1]) + say("or") + kinds[-1]
+            self._row("kind", [say("kinds", kinds=known)])
         self._reasons(finding)
         self._row("chain", self._some([self._said(item) for item in finding.chain], MAX_CHAIN), bullets=True)
         self._row("victims", [describe.victims(self.scene, finding)])
