@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, cast
@@ -13,7 +14,9 @@ import pytest
 
 from megatrace.collect import launch, torch_calls, torch_ddp, torch_groups, torch_hook, torch_ring
 from megatrace.collect.torch_watch import Finder
-from megatrace.model.events import EventFlag, Op
+from megatrace.model.events import UNSEEN, EventFlag, Op
+from megatrace.readers import ring_file
+from megatrace.readers import torch_ring as reader
 
 
 class Tensor:
@@ -34,21 +37,24 @@ class FakeRing:
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
         self.lines: list[tuple[Any, ...]] = []
-        self.marked: list[int] = []
         self.broken = False
 
-    def put(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> int:
+    def put(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int) -> int:
         if self.broken:
             raise OSError("no ring")
         kind, op, dtype, *_ = torch_ring.TAIL.unpack(tail)
-        if kind == torch_ring.CALL:
-            self.lines.append(("call", Op(op).name, comm, number, nbytes, peer, dtype))
-        else:
-            self.lines.append(("end", Op(op).name, comm, number, peer, flags))
+        assert kind == torch_ring.CALL
+        self.lines.append(("call", Op(op).name, comm, number, nbytes, peer, dtype))
         return len(self.lines) - 1
 
     def waited(self, index: int) -> None:
-        self.marked.append(index)
+        self.lines.append(("waited", index))
+
+    def ended(self, index: int) -> None:
+        self.lines.append(("ended", index))
+
+    def failed(self, index: int) -> None:
+        self.lines.append(("failed", index))
 
 
 def torch_like(backend: str = "gloo") -> ModuleType:
@@ -125,11 +131,11 @@ def test_a_call_is_written_when_it_is_made_and_when_somebody_found_it_done(ring:
     work = group.allreduce([Tensor(400)])
     assert ring.lines == [("call", "ALL_REDUCE", comm, 0, 400, -1, 7)]
     assert work.wait() is True
-    assert ring.lines[1:] == [("end", "ALL_REDUCE", comm, 0, -1, 0)]
+    assert ring.lines[1:] == [("waited", 0), ("ended", 0)]
     work.wait()
-    assert len(ring.lines) == 2, "only the first wait ends a call"
+    assert len(ring.lines) == 3, "only the first wait ends a call"
     group.barrier()
-    assert ring.lines[2] == ("call", "BARRIER", comm, 1, 0, -1, 255)
+    assert ring.lines[3] == ("call", "BARRIER", comm, 1, 0, -1, 255)
 
 
 def test_what_nccl_counts_is_the_payload(ring: FakeRing) -> None:
@@ -163,16 +169,15 @@ def test_only_a_call_that_somebody_waits_for_is_marked_so(ring: FakeRing) -> Non
     group = module.ProcessGroup("9", [2, 6])
     works = [group.send([Tensor(8)], 1, 0), group.recv([Tensor(8)], 1, 0)]
     works[1].wait()
-    assert ring.marked == [1]
+    assert ring.lines[2:] == [("waited", 1), ("ended", 1)]
 
 
 def test_a_work_that_was_dropped_counts_as_done_when_its_address_is_used_again(ring: FakeRing) -> None:
     hook = torch_hook.Hook(torch_like(), cast("torch_ring.Ring", ring))
     work = object()
-    _, tail = hook.tails_of(Op.SEND, "torch.float32")
-    hook.keep(work, (tail, b"comm", 0, 6, 0))
-    hook.keep(work, (tail, b"comm", 1, 6, 1))
-    assert ring.lines == [("end", "SEND", b"comm", 0, 6, 0)]
+    hook.keep(work, 0)
+    hook.keep(work, 1)
+    assert ring.lines == [("ended", 0)]
 
 
 def test_a_wait_that_raises_ends_the_call_as_failed(ring: FakeRing) -> None:
@@ -182,7 +187,8 @@ def test_a_wait_that_raises_ends_the_call_as_failed(ring: FakeRing) -> None:
     work.fails = True
     with pytest.raises(RuntimeError, match="timed out"):
         work.wait()
-    assert ring.lines[-1][-1] == EventFlag.FAILED
+    assert ring.lines[-1] == ("failed", 0)
+    assert torch_ring.FAILED == EventFlag.FAILED
 
 
 def test_whoever_takes_the_future_is_told_by_it(ring: FakeRing) -> None:
@@ -191,7 +197,7 @@ def test_whoever_takes_the_future_is_told_by_it(ring: FakeRing) -> None:
     future = module.ProcessGroup("3", [0, 4]).allreduce([Tensor(4)]).get_future()
     assert len(ring.lines) == 1
     future.callbacks[0](future)
-    assert ring.lines[1][0] == "end"
+    assert ring.lines[1] == ("ended", 0)
 
 
 def test_groups_of_nccl_are_named_but_their_calls_are_not_written(ring: FakeRing, tmp_path: Path) -> None:
@@ -245,6 +251,38 @@ def test_it_is_installed_once_and_keeps_names_and_documentation(ring: FakeRing) 
     assert torch_hook.install(module) is None
     assert module.ProcessGroup.allreduce.__doc__ == "Sums."
     assert module.ProcessGroup.allreduce.__name__ == "allreduce"
+
+
+def test_what_the_ring_writes_the_reader_reads(tmp_path: Path) -> None:
+    ring = torch_ring.Ring(str(tmp_path), 4)
+    tail = torch_ring.tail_of(Op.SEND, 7)
+    indices = [ring.put(tail, b"\1\0\0\0\0\0\0\x80", number, 400, 6) for number in range(6)]
+    ring.waited(indices[3])
+    ring.ended(indices[3])
+    ring.waited(indices[4])
+    ring.failed(indices[4])
+    ring.waited(indices[5])
+    ring.ended(indices[0])  # written over by now: it must not end another call
+    read = ring_file.parse_ring(Path(ring.path).read_bytes(), "r")
+    assert read.lost == 2
+    events = reader.calls_of(read, 3, {0x8000000000000001: 0})
+    assert events.seq.tolist() == [2, 3, 4, 5]
+    assert events.rank.tolist() == [3] * 4
+    assert events.op.tolist() == [Op.SEND] * 4
+    columns = (events.comm, events.peer, events.nbytes, events.count, events.end, events.flags)
+    comm, peer, nbytes, count, end, flags = [column for column in columns if column is not None]
+    assert (comm[0], peer[0], nbytes[0], count[0]) == (0, 6, 400, 100)
+    assert end[0] == events.enqueue[0], "nobody waits for it"
+    assert events.enqueue[1] <= end[1] < events.enqueue[1] + 10**10
+    assert (end[2], end[3]) == (UNSEEN, UNSEEN)
+    assert flags.tolist() == [0, 0, EventFlag.FAILED, 0]
+    assert abs(int(events.enqueue[0]) - time.time_ns()) < 60 * 10**9
+
+
+def test_a_ring_that_finds_no_room_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    ring = torch_ring.Ring(str(tmp_path / "nowhere"), 4)
+    with pytest.raises(OSError, match="No such file"):
+        ring.put(b"", b"", 0, 0, 0)
 
 
 def test_numbers_of_operations_are_those_of_the_model() -> None:

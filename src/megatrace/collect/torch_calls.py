@@ -62,13 +62,12 @@ DTYPES = {
 
 def payload(value: Any) -> tuple[int, Any]:
     """(bytes, the first tensor or None) of an argument; (0, None) where it is of no known shape."""
-    if type(value) is list or type(value) is tuple:
-        if len(value) == 1:
-            value = value[0]
-        else:
-            parts = [payload(item) for item in value]
-            return sum(part[0] for part in parts), parts[0][1] if parts else None
+    if type(value) is list and len(value) == 1:
+        value = value[0]  # what nearly every call passes
     try:
         return value.nbytes, value
     except AttributeError:
-        return (0, None) if not isinstance(value, list | tuple) else payload(value)
+        if not isinstance(value, list | tuple):
+            return 0, None
+    parts = [payload(item) for item in value]
+    return sum(part[0] for part in parts), parts[0][1] if parts else None

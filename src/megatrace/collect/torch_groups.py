@@ -69,6 +69,11 @@ class Groups:
         self.known: dict[Any, Group] = {}
         self.told: list[dict[str, Any]] = []
 
+    def reset(self) -> None:
+        """Forgets all, in place."""
+        self.known.clear()
+        self.told.clear()
+
     def learn(self, pg: Any) -> Group:
         """Looks a group up in torch's own tables and writes the file anew."""
         module = self.module

@@ -19,14 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from . import torch_calls, torch_groups, torch_ring
-from .torch_calls import MESSAGES, SEND, payload
-from .torch_ring import CALL, END, tail_of
-
-Token = tuple[bytes, bytes, int, int, int]
-"""(tail of the end record, communicator, number, peer, index of the call's record)."""
-
-FAILED = 2
-"""``EventFlag.FAILED``: the wait for it raised."""
+from .torch_calls import DTYPES, MESSAGES, SEND, payload
+from .torch_ring import tail_of
 
 
 class Hook:
@@ -37,10 +31,9 @@ class Hook:
     """
 
     def __init__(self, module: ModuleType, ring: torch_ring.Ring) -> None:
-        self.module, self.ring = module, ring
+        self.ring = ring
         self.groups = torch_groups.Groups(module, ring)
-        self.waiting: dict[int, Token] = {}
-        self.tails: dict[tuple[int, Any], tuple[bytes, bytes]] = {}
+        self.waiting: dict[int, int] = {}
         self.on = True
 
     def switch_off(self, error: Exception) -> None:
@@ -49,51 +42,15 @@ class Hook:
             self.on = False
             sys.stderr.write(f"megatrace: torch.distributed is no longer recorded: {error!r}\n")
 
-    def tails_of(self, op: int, dtype: Any) -> tuple[bytes, bytes]:
-        """(tail of the call record, tail of the end record)."""
-        number = torch_calls.DTYPES.get(str(dtype), 255)
-        made = tail_of(CALL, op, number), tail_of(END, op, number)
-        self.tails[op, dtype] = made
-        return made
-
-    def begin(self, pg: Any, op: int, at: int, arguments: tuple[Any, ...]) -> Token | None:
-        """Writes that a call is made; None where it is not recorded."""
-        try:
-            group = self.groups.known[pg]
-        except KeyError:
-            group = self.groups.learn(pg)
-        if not group.recorded:
-            return None
-        nbytes, tensor = payload(arguments[at]) if 0 <= at < len(arguments) else (0, None)
-        if group.mixed and tensor is not None and tensor.is_cuda:
-            return None
-        if op in MESSAGES:
-            peer, number = group.message(op == SEND, arguments[1] if len(arguments) > 1 else -1)
-        else:
-            peer = -1
-            number = group.number
-            group.number = number + 1
-        dtype = None if tensor is None else tensor.dtype
-        try:
-            call, end = self.tails[op, dtype]
-        except KeyError:
-            call, end = self.tails_of(op, dtype)
-        return end, group.hash, number, peer, self.ring.put(call, group.hash, number, nbytes, peer, 0)
-
-    def end(self, token: Token, flags: int) -> None:
-        """Writes that a call was found done."""
-        tail, comm, number, peer, _ = token
-        self.ring.put(tail, comm, number, 0, peer, flags)
-
-    def keep(self, work: Any, token: Token) -> None:
+    def keep(self, work: Any, index: int) -> None:
         """Remembers which call a Work belongs to; without one it is done already."""
         if work is None:
-            self.end(token, 0)
+            self.ring.ended(index)
             return
         before = self.waiting.get(id(work))
         if before is not None:  # the earlier Work of this address was dropped by its caller
-            self.end(before, 0)
-        self.waiting[id(work)] = token
+            self.ring.ended(before)
+        self.waiting[id(work)] = index
 
 
 def install(module: ModuleType) -> Hook | None:
@@ -131,22 +88,26 @@ def _forked(hook: Hook) -> None:
     """A child is another process with another rank: it starts with nothing known."""
     hook.waiting.clear()
     hook.ring.reset()
-    hook.groups = torch_groups.Groups(hook.module, hook.ring)
+    hook.groups.reset()
 
 
 def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callable[..., Any]:
     """A method that records and then does what the original does."""
+    groups, keep = hook.groups, hook.keep
+    known, begin = groups.known, _beginner(hook, op, at)
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
-        token = None
+        index = None
         if hook.on:
             try:
-                token = hook.begin(self, op, at, arguments)
+                group = known.get(self) or groups.learn(self)
+                if group.recorded:
+                    index = begin(group, arguments)
             except Exception as error:  # noqa: BLE001 (a job is only observed)
                 hook.switch_off(error)
         work = original(self, *arguments, **named)
-        if token is not None:
-            hook.keep(work, token)
+        if index is not None:
+            keep(work, index)
         return work
 
     method.__name__ = getattr(original, "__name__", "call")
@@ -154,21 +115,47 @@ def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callabl
     return method
 
 
+def _beginner(hook: Hook, op: int, at: int) -> Callable[[torch_groups.Group, tuple[Any, ...]], int | None]:
+    """Writes that a call of one kind is made and returns its index; None where it is recorded elsewhere."""
+    tails: dict[Any, bytes] = {}
+    ring, message, sends = hook.ring, op in MESSAGES, op == SEND
+
+    def begin(group: torch_groups.Group, arguments: tuple[Any, ...]) -> int | None:
+        nbytes, tensor = payload(arguments[at]) if 0 <= at < len(arguments) else (0, None)
+        if tensor is None:
+            dtype = None
+        elif group.mixed and tensor.is_cuda:
+            return None
+        else:
+            dtype = tensor.dtype
+        tail = tails.get(dtype)
+        if tail is None:
+            tail = tails[dtype] = tail_of(op, DTYPES.get(str(dtype), 255))
+        if message:
+            peer, number = group.message(sends, arguments[1] if len(arguments) > 1 else -1)
+        else:
+            peer, number = -1, group.number
+            group.number = number + 1
+        return ring.put(tail, group.hash, number, nbytes, peer)
+
+    return begin
+
+
 def _wait(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     """``Work.wait``: when it returns, the call is done."""
-    waiting, end, ring = hook.waiting, hook.end, hook.ring
+    waiting, ring = hook.waiting, hook.ring
 
     def wait(self: Any, *arguments: Any, **named: Any) -> Any:
-        token = waiting.pop(id(self), None)
-        if token is None:
+        index = waiting.pop(id(self), None)
+        if index is None:
             return original(self, *arguments, **named)
-        ring.waited(token[4])
+        ring.waited(index)
         try:
             done = original(self, *arguments, **named)
         except BaseException:
-            end(token, FAILED)
+            ring.failed(index)
             raise
-        end(token, 0)
+        ring.ended(index)
         return done
 
     wait.__doc__ = original.__doc__
@@ -177,13 +164,13 @@ def _wait(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _future(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     """``Work.get_future``: whoever asks for it does not wait, so the future tells when the call is done."""
-    waiting, end = hook.waiting, hook.end
+    waiting, ring = hook.waiting, hook.ring
 
     def get_future(self: Any) -> Any:
         future = original(self)
-        token = waiting.pop(id(self), None)
-        if token is not None:
-            future.add_done_callback(lambda _: end(token, 0))
+        index = waiting.pop(id(self), None)
+        if index is not None:
+            future.add_done_callback(lambda _: ring.ended(index))
         return future
 
     get_future.__doc__ = original.__doc__

@@ -2,7 +2,7 @@
 
 A file in shared memory outlives the process, so the last calls of one that was killed can be read. Written
 from Python and not through the native library: packing 64 bytes into the mapping costs less than a call
-through ctypes with its eleven arguments. The layout is ``model.ringformat``'s; a test compares the two.
+through ctypes with as many arguments. ``readers.ring_file`` has the layout, too; a test writes and reads.
 
 The number of a record is written last, so that a reader never takes half of one. The space is reserved before
 it is mapped: a full disk refuses here, and cannot kill the job later. Standard library only: this runs inside
@@ -26,17 +26,17 @@ MAGIC = b"MTRING\x00\x01"
 HEADER_BYTES = 4096
 RECORD_BYTES = 64
 BODY = struct.Struct("<Q8sQQQIi8s")
-"""A record behind its number: time, communicator, number of the call, bytes, stream, flags, peer, tail."""
+"""A record behind its number: time, communicator, number of the call, bytes, end, flags, peer, tail."""
 TAIL = struct.Struct("<BBBBHH")
 """Kind, operation, data type, channel, thread, source."""
 HEAD = struct.Struct("<8sIIQQQI")
 """magic, bytes of the header, bytes of a record, records, CLOCK_REALTIME and CLOCK_MONOTONIC of one moment in
 ns, bytes of the JSON that follows."""
-CALL, END = 1, 3
-"""Kinds of record: a call was made; it was found done."""
-WAITED = 1 << 7
-"""Flag that is set in the record of a call once its caller waits for it: from then on it may block."""
-FLAGS_AT = 48
+CALL = 1
+"""Kind of record. When the call was found done goes into the same record: half the room, half the time."""
+END_AT, FLAGS_AT = 40, 48
+WAITED, FAILED = 1 << 7, 1 << 1
+"""Flags: its caller waits for it, so from then on it may block; the wait for it raised (``EventFlag``)."""
 TORCH = 1
 """Source flag: recorded at the level of torch."""
 
@@ -44,30 +44,34 @@ DIRECTORY = "MEGATRACE_RING_DIR"
 RECORDS = "MEGATRACE_RING_RECORDS"
 DEFAULT_RECORDS = 1 << 16
 """4 MiB: some minutes of a training with a hundred calls a second, and the end of any other."""
-Put = Callable[[bytes, bytes, int, int, int, int], int]
+Put = Callable[[bytes, bytes, int, int, int], int]
+Mark = Callable[[int], None]
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
 
 
 class Ring:
     """The ring of this process, opened at its first record: whoever forks after importing torch is many.
 
-    ``put(tail, comm, number, nbytes, peer, flags)`` writes a record and returns its index; ``comm`` are the 8
-    bytes of the communicator's hash, ``tail`` comes from ``tail_of``. ``waited(index)`` marks one.
+    ``put(tail, comm, number, nbytes, peer)`` writes a call and returns its index; ``comm`` are the 8 bytes of
+    the communicator's hash, ``tail`` comes from ``tail_of``. ``waited``, ``ended`` and ``failed`` mark the
+    call of an index, if its record is still there.
     """
 
     def __init__(self, folder: str, records: int) -> None:
         self.folder, self.records = folder, records
         self.path = ""
-        self.put: Put = self._first
-        self.waited: Callable[[int], None] = _nothing
+        self.reset()
 
     def reset(self) -> None:
         """In a child after a fork: the mapping is the parent's, the child gets its own."""
-        self.put, self.waited = self._first, _nothing
+        self.put: Put = self._first
+        self.waited: Mark = _nothing
+        self.ended: Mark = _nothing
+        self.failed: Mark = _nothing
 
-    def _first(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> int:
-        self.put, self.waited = _writers(self._open(), self.records)
-        return self.put(tail, comm, number, nbytes, peer, flags)
+    def _first(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int) -> int:
+        self.put, self.waited, self.ended, self.failed = _writers(self._open(), self.records)
+        return self.put(tail, comm, number, nbytes, peer)
 
     def _open(self) -> mmap.mmap:
         """Makes the file. Raises OSError where there is no room for it."""
@@ -103,17 +107,17 @@ def _nothing(index: int) -> None:
     """Before the first record there is none to mark."""
 
 
-def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Callable[[int], None]]:
-    """(put, waited) as closures: looking up names of an object would double what a record costs."""
+def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Mark, Mark, Mark]:
+    """(put, waited, ended, failed) as closures: looking names up in an object would double what they cost."""
     counter = itertools.count().__next__  # one step of the interpreter, so that threads never get the same
     now, body, mask = time.monotonic_ns, BODY.pack_into, records - 1
     octets = memoryview(mapping)
     numbers = octets.cast("Q")
 
-    def put(tail: bytes, comm: bytes, number: int, nbytes: int, peer: int, flags: int) -> int:
+    def put(tail: bytes, comm: bytes, number: int, nbytes: int, peer: int) -> int:
         index = counter()
         at = HEADER_BYTES + ((index & mask) << 6)
-        body(mapping, at + 8, now(), comm, number, nbytes, 0, flags, peer, tail)
+        body(mapping, at + 8, now(), comm, number, nbytes, 0, 0, peer, tail)
         numbers[at >> 3] = index + 1
         return index
 
@@ -122,12 +126,22 @@ def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Callable[[int], Non
         if numbers[at >> 3] == index + 1:
             octets[at + FLAGS_AT] = WAITED
 
-    return put, waited
+    def ended(index: int) -> None:
+        at = (HEADER_BYTES + ((index & mask) << 6)) >> 3
+        if numbers[at] == index + 1:
+            numbers[at + (END_AT >> 3)] = now()
+
+    def failed(index: int) -> None:
+        at = HEADER_BYTES + ((index & mask) << 6)
+        if numbers[at >> 3] == index + 1:
+            octets[at + FLAGS_AT] = WAITED | FAILED
+
+    return put, waited, ended, failed
 
 
-def tail_of(kind: int, op: int, dtype: int) -> bytes:
+def tail_of(op: int, dtype: int) -> bytes:
     """The last 8 bytes of a record."""
-    return TAIL.pack(kind, op, dtype, 0, 0, TORCH)
+    return TAIL.pack(CALL, op, dtype, 0, 0, TORCH)
 
 
 def open_ring() -> Ring | None:

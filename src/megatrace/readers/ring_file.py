@@ -45,7 +45,7 @@ class Ring:
     """One ring: ``records`` in the order in which they were written, times in ns since the epoch.
 
     ``kept`` are records that the ring does not write over. ``rank`` and ``local_rank`` None where the process
-    was not told.
+    was not told; ``offset`` is what was added to the times, ns.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Ring:
     pid: int
     local_rank: int | None
     started: int
+    offset: int
     lost: int
     records: NDArray[np.void]
     kept: NDArray[np.void]
@@ -87,6 +88,7 @@ def parse_ring(data: bytes, name: str) -> Ring:
         int(told["pid"]),
         _count(told.get("local_rank")),
         real,
+        real - monotonic,
         lost,
         records,
         kept[kept["seq"] != 0],

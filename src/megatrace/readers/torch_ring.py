@@ -14,10 +14,9 @@ import struct
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from megatrace.errors import TraceError
-from megatrace.model.events import NO_COMM, NO_COUNT, UNSEEN, Events
+from megatrace.model.events import NO_COMM, NO_COUNT, UNSEEN, EventFlag, Events
 from megatrace.model.trace import Communicator, Coverage, Gap, InputInfo, Observable, RankPlace, Trace
 from megatrace.readers import registry
 from megatrace.readers.ring_file import MAGIC, MAX_BYTES, Ring, parse_ring
@@ -25,7 +24,7 @@ from megatrace.readers.source import ReadOptions, Source
 
 GROUPS = "megatrace.groups/1"
 SOURCE = b'"source": "torch"'
-CALL, END = 1, 3
+CALL = 1
 WAITED = 1 << 7
 MAX_GROUPS_BYTES = 64 << 20
 SIZES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2], np.int64)
@@ -135,19 +134,13 @@ class TorchRingReader:
 def calls_of(ring: Ring, rank: int, index: dict[int | None, int]) -> Events:
     """The calls of one rank, each with its end where that was written."""
     records = ring.records
-    records = records[(records["op"] > 0) & (records["op"] < 12)]
-    calls = records[records["kind"] == CALL]
+    known = (records["kind"] == CALL) & (records["op"] > 0) & (records["op"] < 12)
+    calls = records[known]
     n = len(calls)
-    number, row = _joined(records, calls)
-    ended = records["kind"] == END
-    owner = row[number[ended]]
-    seen = owner >= 0
-    end = np.full(n, UNSEEN, np.int64)
-    end[owner[seen]] = records["time"][ended][seen].astype(np.int64)
-    flags = np.zeros(n, np.uint8)
-    flags[owner[seen]] = records["flags"][ended][seen].astype(np.uint8)
     enqueue = calls["time"].astype(np.int64)
-    end = np.where((end == UNSEEN) & (calls["flags"] & WAITED == 0), enqueue, end)
+    done, waited = calls["stream"].astype(np.int64), calls["flags"] & WAITED != 0
+    failed = calls["flags"] & EventFlag.FAILED != 0
+    end = np.where(done > 0, done + ring.offset, np.where(waited, UNSEEN, enqueue))
     nbytes = calls["nbytes"].astype(np.int64)
     typed = calls["dtype"] < len(SIZES)
     size = SIZES[np.where(typed, calls["dtype"], 0)]
@@ -163,21 +156,5 @@ def calls_of(ring: Ring, rank: int, index: dict[int | None, int]) -> Events:
         end=end,
         nbytes=nbytes,
         peer=calls["peer"].copy(),
-        flags=flags,
+        flags=np.where(failed, EventFlag.FAILED, 0).astype(np.uint8),
     )
-
-
-def _joined(
-    records: NDArray[np.void], calls: NDArray[np.void]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(number of the call that each record belongs to, row in ``calls`` by that number or -1).
-
-    One call is joined by communicator, operation, peer and its own number.
-    """
-    key = np.empty(len(records), [("comm", "<u8"), ("number", "<u8"), ("peer", "<i4"), ("op", "<i4")])
-    for field in ("comm", "number", "peer", "op"):
-        key[field] = records[field]
-    _, number = np.unique(key, return_inverse=True)
-    row = np.full(int(number.max(initial=-1)) + 1, -1, np.int64)
-    row[number[records["kind"] == CALL]] = np.arange(len(calls))
-    return number, row
