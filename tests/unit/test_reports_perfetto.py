@@ -90,7 +90,7 @@ def parse(content: bytes) -> Parsed:
             out.tracks[described.uuid] = (described.name, described.parent_uuid)
         if packet.HasField("track_event"):
             _event(schema, packet, names, keys, out, stack, last)
-    assert set(out.tracks) >= {parent for _, parent in out.tracks.values()}
+    assert {0, *out.tracks} >= {parent for _, parent in out.tracks.values()}
     return out
 
 
@@ -153,7 +153,7 @@ def first(diagnosis: Diagnosis) -> Finding:
 def test_golden(name: str) -> None:
     """Without a timeline: the findings and their reasons. The bytes as text, so that a change can be read."""
     trace = parse(written(CASES[name]()))
-    lines = [f"{trace.path(number)}" for number in trace.tracks if number]
+    lines = [f"{trace.path(number)}" for number in trace.tracks]
     for item in trace.instants + trace.slices:
         lines.append(f"{trace.path(item.track)} | {item.name} | {item.start} → {item.end}")
         lines += [f"    {key}: {value}" for key, value in item.arguments.items()]

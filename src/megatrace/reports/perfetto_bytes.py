@@ -70,13 +70,11 @@ class TraceWriter:
             for clock, time in ((BOOTTIME, 0), (REALTIME, wall))
             if clock == BOOTTIME or wall > 0
         )
-        # The track with number 0 is the root of all: its children are sorted as they say themselves.
-        root = block(60, number(1, 0) + number(11, EXPLICIT))
         self._packet(number(13, CLEARED) + block(6, snapshot))
-        self._packet(root)
 
     def track(self, name: str, parent: int = 0, description: str = "") -> int:
-        """A new track below another one, after its elder siblings; returns its number."""
+        """A new track below another one, after its elder siblings; returns its number. Tracks without a parent
+        are in the viewer's own order, that of their names."""
         self._tracks += 1
         content = number(1, self._tracks) + text(2, name) + number(11, EXPLICIT) + number(12, self._tracks)
         content += number(15, 2)  # siblings of the same name stay apart
