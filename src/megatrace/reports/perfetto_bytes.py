@@ -73,8 +73,10 @@ class TraceWriter:
         self._packet(number(13, CLEARED) + block(6, snapshot))
 
     def track(self, name: str, parent: int = 0, description: str = "") -> int:
-        """A new track below another one, after its elder siblings; returns its number. Tracks without a parent
-        are in the viewer's own order, that of their names."""
+        """A new track below another one, after its elder siblings; returns its number.
+
+        Tracks without a parent are in the viewer's own order, that of their names.
+        """
         self._tracks += 1
         content = number(1, self._tracks) + text(2, name) + number(11, EXPLICIT) + number(12, self._tracks)
         content += number(15, 2)  # siblings of the same name stay apart
