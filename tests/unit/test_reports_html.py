@@ -20,6 +20,7 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from megatrace import __version__
+from megatrace.commands.main import main
 from megatrace.model.finding import Diagnosis, JobSummary, Pictures, Verdict
 from megatrace.model.layout import ParallelLayout
 from megatrace.reports import ReportOptions
@@ -362,3 +363,17 @@ def _worked(layout: ParallelLayout, work: NDArray[Any]) -> Diagnosis:
     )
     job = JobSummary(ranks=layout.world_size, ranks_seen=layout.world_size, layout=layout)
     return Diagnosis(Verdict.HEALTHY, "nothing wrong", job, pictures=pictures)
+
+
+def test_the_demo_writes_the_page_with_the_command_that_repeats_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    html = tmp_path / "page" / "report.html"
+    assert main(["demo", "--job", "small", "--out", str(tmp_path / "job"), "--html", str(html)]) == 0
+    logs = tmp_path / "job" / "logs"
+    text = html.read_text(encoding="utf-8")
+    assert f"megatrace diagnose {logs} --ranks-per-node 8" in text
+    assert str(html) in capsys.readouterr().out
+    again = tmp_path / "again.html"
+    assert main(["diagnose", str(logs), "--ranks-per-node", "8", "--html", str(again)]) == 10
+    assert settled(again.read_text("utf-8")).partition("</h1>")[0] == settled(text).partition("</h1>")[0]

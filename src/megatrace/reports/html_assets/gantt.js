@@ -14,6 +14,9 @@ class Gantt extends Chart {
       margin: { left: 86, right: 14, top: 8, bottom: 26 },
     });
     this.lines = rows;
+    // A line stands for the tensor group of a stage, so the culprit may be in it without being its first member.
+    const named = rows.some((line) => marks.ranks.includes(line.rank));
+    for (const line of rows) line.guilty = named ? marks.ranks.includes(line.rank) : marks.stage === line.stage;
     this.tasks = Array.from(data.task_rank, (rank, k) => ({
       row: index.get(`${data.task_stage[k]} ${rank}`), rank, stage: data.task_stage[k], phase: data.task_phase[k],
       batch: data.task_micro_batch[k], start: data.task_start[k], end: data.task_end[k],
@@ -55,7 +58,7 @@ class Gantt extends Chart {
     const i = this.inner, tall = i.h / this.lines.length;
     this.bottomAxis(c, "ms", (value) => digits(value), false);
     this.lines.forEach((line, r) => {
-      const guilty = marks.ranks.includes(line.rank) || (marks.ranks.length === 0 && marks.stage === line.stage);
+      const guilty = line.guilty;
       const y = this.py(r + 0.5);
       c.fillStyle = colours.grid;
       c.fillRect(i.x, Math.round(this.py(r)), i.w, 1);
@@ -89,7 +92,7 @@ class Gantt extends Chart {
       hatch(c, from, y + h * 0.2, x - from, h * 0.6, colours.wait);
     }
     if (!done) {
-      this.hollow(c, x + 1, y + 1, Math.max(w - 2, 3), h - 2, marks.ranks.includes(task.rank) ? colours.guilty : this.colour(task.phase));
+      this.hollow(c, x + 1, y + 1, Math.max(w - 2, 3), h - 2, this.lines[task.row].guilty ? colours.guilty : this.colour(task.phase));
     } else {
       c.fillStyle = this.colour(task.phase);
       c.fillRect(x, y, Math.max(w - 0.75, 0.75), h);
@@ -107,7 +110,7 @@ class Gantt extends Chart {
   stopped(c, tall) {
     this.lines.forEach((line, r) => {
       const own = this.tasks.filter((task) => task.row === r);
-      if (!marks.ranks.includes(line.rank) || !own.length || own.some((task) => !Number.isFinite(task.end))) return;
+      if (!line.guilty || !own.length || own.some((task) => !Number.isFinite(task.end))) return;
       const x = this.px(Math.max(...own.map((task) => task.end))) + 14, y = this.py(r + 0.5), size = Math.min(6, tall / 4);
       c.strokeStyle = c.fillStyle = colours.guilty;
       c.lineWidth = 3;
