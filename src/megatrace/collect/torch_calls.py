@@ -62,8 +62,6 @@ DTYPES = {
 
 def payload(value: Any) -> tuple[int, Any]:
     """(bytes, the first tensor or None) of an argument; (0, None) where it is of no known shape."""
-    if type(value) is list and len(value) == 1:
-        value = value[0]  # what nearly every call passes
     try:
         return value.nbytes, value
     except AttributeError:

@@ -121,7 +121,15 @@ def _beginner(hook: Hook, op: int, at: int) -> Callable[[torch_groups.Group, tup
     ring, message, sends = hook.ring, op in MESSAGES, op == SEND
 
     def begin(group: torch_groups.Group, arguments: tuple[Any, ...]) -> int | None:
-        nbytes, tensor = payload(arguments[at]) if 0 <= at < len(arguments) else (0, None)
+        nbytes, tensor = 0, None
+        if 0 <= at < len(arguments):
+            given = arguments[at]
+            if type(given) is list and len(given) == 1:
+                given = given[0]  # what nearly every call passes
+            try:
+                nbytes, tensor = given.nbytes, given
+            except AttributeError:
+                nbytes, tensor = payload(given)
         if tensor is None:
             dtype = None
         elif group.mixed and tensor.is_cuda:

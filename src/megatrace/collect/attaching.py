@@ -1,0 +1,154 @@
+"""Takes the evidence of a job that stands from the processes of this node, into a folder.
+
+For each process its state, stacks and rings; for the job the answer of NCCL's RAS, the dumps that torch's
+flight recorder writes on request, and the end of the kernel log. Every step is bounded in time, because a
+watchdog may end the job any minute; what could not be had is a note, and the rest goes on. Nothing is changed
+in the job, except that a request through torch's pipe makes it write a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from megatrace.collect import processes, ras_client
+from megatrace.collect.processes import Process
+from megatrace.errors import CollectError
+
+RAS_TIMEOUT_S = 10.0
+DUMP_TIMEOUT_S = 10.0
+"""A flight recorder writes its 2,000 entries in some 20 ms; with many ranks on one disk in some seconds."""
+KERNEL_LINES = 500
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was taken. ``inputs`` are the files and folders that a diagnosis can read."""
+
+    processes: tuple[Process, ...]
+    inputs: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+
+def take(pids: Sequence[int], folder: Path, *, stacks: bool = True, ras: str = "localhost") -> Taken:
+    """Everything that can be had of these processes. Raises CollectError where the folder cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CollectError(f"{folder} cannot be made: {error.strerror}") from None
+    notes: list[str] = []
+    inputs: list[Path] = []
+    seen = [found for pid in pids for found in [processes.read_process(pid)] if found is not None]
+    inputs += _rings(seen, folder / "rings", notes)  # first: they hold the moment
+    inputs += _flight_recorder(seen, folder / "flight", notes)
+    if stacks:
+        seen = [_with_stack(process, notes) for process in seen]
+    inputs += _ras(ras, folder / "ras.json", notes)
+    _kernel_log(folder / "kernel.log", notes)
+    _write_down(seen, folder / "processes.json")
+    return Taken(tuple(seen), tuple(inputs), tuple(dict.fromkeys(notes)))
+
+
+def _rings(seen: Iterable[Process], folder: Path, notes: list[str]) -> list[Path]:
+    copied = 0
+    for process in seen:
+        for path in process.rings:
+            beside = sorted(Path(path).parent.glob(f"groups-*-{Path(path).stem.rpartition('-')[2]}.json"))
+            for source in (Path(path), *beside):
+                folder.mkdir(exist_ok=True)
+                try:
+                    shutil.copyfile(source, folder / source.name)
+                    copied += 1
+                except OSError as error:
+                    notes.append(f"{source} cannot be copied: {error.strerror}")
+    return [folder] if copied else []
+
+
+def _flight_recorder(seen: Iterable[Process], folder: Path, notes: list[str]) -> list[Path]:
+    """Asks every rank that listens on torch's pipe for its dump, and waits for the files."""
+    wanted: list[tuple[Path, Path]] = []
+    for process in seen:
+        environment = processes.environment_of(process.pid)
+        prefix = next((environment[name] for name in DUMP_FILES if environment.get(name)), "")
+        if not environment.get(PIPE) or not prefix or process.rank is None:
+            continue
+        root = Path(f"/proc/{process.pid}/root")
+        try:
+            pipe = os.open(f"{root}{environment[PIPE]}{process.rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            notes.append(f"the flight recorder of rank {process.rank} does not listen: {error.strerror}")
+            continue
+        with os.fdopen(pipe, "wb") as file:
+            file.write(b"1\n")
+        wanted.append((Path(f"{root}{prefix}{process.rank}"), folder / f"nccl_trace_rank_{process.rank}"))
+    deadline = time.monotonic() + DUMP_TIMEOUT_S
+    asked = time.time() - 1
+    while wanted and time.monotonic() < deadline:
+        for source, target in list(wanted):
+            if source.exists() and source.stat().st_mtime >= asked:
+                folder.mkdir(exist_ok=True)
+                shutil.copyfile(source, target)
+                wanted.remove((source, target))
+        time.sleep(0.1)
+    if wanted:
+        notes.append(f"{len(wanted)} flight recorders were asked and wrote nothing")
+    return [folder] if folder.exists() else []
+
+
+def _with_stack(process: Process, notes: list[str]) -> Process:
+    if not Path(process.command[0] if process.command else "").name.startswith("python"):
+        return process
+    stack, why = processes.python_stack(process.pid)
+    if why:
+        notes.append(f"no Python stacks: {why}")
+    return replace(process, python_stack=stack)
+
+
+def _ras(address: str, path: Path, notes: list[str]) -> list[Path]:
+    try:
+        answer = ras_client.ask(ras_client.parse_address(address), timeout_s=RAS_TIMEOUT_S)
+    except CollectError as error:
+        notes.append(f"no answer of NCCL's RAS: {error}")
+        return []
+    path.write_bytes(answer)
+    return [path]
+
+
+def _kernel_log(path: Path, notes: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            ["dmesg", "--time-format", "iso"], capture_output=True, timeout=RAS_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        notes.append(f"no kernel log: {error}")
+        return
+    if done.returncode:
+        notes.append(f"no kernel log: {done.stderr.decode('utf-8', 'replace').strip()}")
+        return
+    path.write_bytes(b"\n".join(done.stdout.splitlines()[-KERNEL_LINES:]) + b"\n")
+
+
+def _write_down(seen: Iterable[Process], path: Path) -> None:
+    told = [
+        {
+            "pid": process.pid,
+            "rank": process.rank,
+            "name": process.name,
+            "state": process.state,
+            "command": list(process.command),
+            "threads": process.threads,
+            "wait_channel": process.wait_channel,
+            "kernel_stack": process.kernel_stack,
+            "python_stack": process.python_stack,
+        }
+        for process in seen
+    ]
+    path.write_text(json.dumps({"schema": "megatrace.processes/1", "processes": told}, indent=1), "utf-8")
