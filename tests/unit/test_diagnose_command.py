@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 
 from megatrace.commands import output, pipeline
-from megatrace.commands.diagnose import parse_now
 from megatrace.commands.main import main
+from megatrace.commands.pipeline import parse_now
 from megatrace.errors import UsageError
 from megatrace.model.finding import Diagnosis
 from megatrace.model.trace import Trace
@@ -111,7 +111,9 @@ def test_chinese(
 ) -> None:
     judged(slow_window())
     main(["diagnose", str(log), "--lang", "zh"])
-    assert capsys.readouterr().out.startswith("变慢  rank 2 计算变慢，第 21–31 次迭代")
+    assert capsys.readouterr().out.startswith(
+        "变慢  rank 2 (stage 1, TP 0) 计算用时为平时的 2.5 倍，第 21–31 次迭代"
+    )
 
 
 def test_files_are_written_only_when_asked(

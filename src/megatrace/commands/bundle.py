@@ -29,7 +29,6 @@ from megatrace.clock import SystemClock
 from megatrace.collect import bundle as bundles
 from megatrace.collect.masking import Masks
 from megatrace.commands import command, output, packing, pipeline
-from megatrace.commands.diagnose import parse_now
 from megatrace.errors import TraceError, UsageError
 from megatrace.model.frontier import Frontier
 from megatrace.model.job import JobConfig
@@ -78,7 +77,7 @@ def bundle(
         raise UsageError("a bundle is read twice, so standard input cannot be packed; name a file")
     declared = pipeline.Declared(config, ranks_per_node, hostfile)
     job = declared.job()
-    until = None if now is None else parse_now(now, SystemClock().now())
+    until = None if now is None else pipeline.parse_now(now, SystemClock().now())
     masks = Masks()
     hosts = job.hosts if job is not None else ()
     masks.declare([*hosts, socket.gethostname()], _user())

@@ -9,8 +9,6 @@ Does not fetch anything from a running job (that is collecting), and judges noth
 from __future__ import annotations
 
 import sys
-from datetime import datetime, timezone
-from decimal import Decimal, InvalidOperation
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +17,8 @@ import typer
 
 from megatrace.clock import SystemClock
 from megatrace.commands import command, output, pipeline
-from megatrace.errors import UnknownName, UsageError
+from megatrace.errors import UnknownName
 from megatrace.reports import ReportOptions, reports
-from megatrace.units import NS_PER_S
-
-MAX_EPOCH_S = Decimal(2**63 // NS_PER_S)
-"""Later times do not fit int64 nanoseconds (the year 2262)."""
 
 
 class Language(str, Enum):
@@ -81,7 +75,7 @@ def diagnose(
         raise UnknownName("report format", format_name, known)
     clock = SystemClock()
     declared = pipeline.Declared(config, ranks_per_node, hostfile, baseline)
-    until = None if now is None else parse_now(now, clock.now())
+    until = None if now is None else pipeline.parse_now(now, clock.now())
     with pipeline.progress() as say:
         wanted = perfetto is not None or out is not None
         diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say, timeline=wanted)
@@ -102,31 +96,3 @@ def diagnose(
         print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
     output.show(diagnosis, format_name, options)
     return diagnosis.exit_code
-
-
-def parse_now(text: str, clock: int) -> int:
-    """ "now", seconds since 1970, or an ISO time (UTC where it names no zone) as ns. Raises UsageError."""
-    word = text.strip()
-    if word == "now":
-        return clock
-    try:
-        seconds = Decimal(word)
-    except InvalidOperation:
-        return _parse_iso(word)
-    if not seconds.is_finite() or not 0 <= seconds <= MAX_EPOCH_S:
-        raise UsageError(f"--now {text}: no time; give seconds since 1970, an ISO time, or now")
-    return int(seconds * NS_PER_S)
-
-
-def _parse_iso(word: str) -> int:
-    try:
-        # Python 3.10 does not read the Z that every other tool writes.
-        moment = datetime.fromisoformat(word.removesuffix("Z") + ("+00:00" if word.endswith("Z") else ""))
-    except ValueError:
-        raise UsageError(
-            f"--now {word!r} is no time; give 2026-11-30T02:20:00Z, seconds since 1970, or now"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * NS_PER_S + since.microseconds * 1_000

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -38,6 +40,10 @@ from megatrace.model.trace import Trace
 from megatrace.readers.archive import is_archive, stream
 from megatrace.readers.opening import open_trace
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.units import NS_PER_S
+
+MAX_EPOCH_S = Decimal(2**63 // NS_PER_S)
+"""Later times do not fit int64 nanoseconds (the year 2262)."""
 
 Say = Callable[[int, int, str], None]
 """(done, total, what): one step of a progress bar; total 0 where nobody knows it."""
@@ -172,3 +178,31 @@ def progress() -> Iterator[Say | None]:
             bars.tasks[0].total = total or None  # update() takes None for "as before"
 
         yield say
+
+
+def parse_now(text: str, clock: int) -> int:
+    """ "now", seconds since 1970, or an ISO time (UTC where it names no zone) as ns. Raises UsageError."""
+    word = text.strip()
+    if word == "now":
+        return clock
+    try:
+        seconds = Decimal(word)
+    except InvalidOperation:
+        return _parse_iso(word)
+    if not seconds.is_finite() or not 0 <= seconds <= MAX_EPOCH_S:
+        raise UsageError(f"--now {text}: no time; give seconds since 1970, an ISO time, or now")
+    return int(seconds * NS_PER_S)
+
+
+def _parse_iso(word: str) -> int:
+    try:
+        # Python 3.10 does not read the Z that every other tool writes.
+        moment = datetime.fromisoformat(word.removesuffix("Z") + ("+00:00" if word.endswith("Z") else ""))
+    except ValueError:
+        raise UsageError(
+            f"--now {word!r} is no time; give 2026-11-30T02:20:00Z, seconds since 1970, or now"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * NS_PER_S + since.microseconds * 1_000
