@@ -94,8 +94,11 @@ class _Terminal:
     def _healthy(self) -> None:
         diagnosis = self.diagnosis
         zh = self.texts.lang == "zh"
-        sentence = chinese.headline(diagnosis, self.scene) if zh else plain(diagnosis.headline).rstrip(".")
-        facts = healthy_facts(diagnosis, self.texts, sentence)
+        sentence = plain(diagnosis.headline).rstrip(".")
+        known = sentences_zh.translated(sentence) if zh else None
+        if zh:
+            sentence = known or chinese.headline(diagnosis, self.scene)
+        facts = [] if known else healthy_facts(diagnosis, self.texts, sentence)
         word = self.texts.verdict(Verdict.HEALTHY)
         self.page.headline(word, Style.GREEN, " · ".join([sentence, *facts]))
         self._notes(diagnosis.findings)
@@ -154,7 +157,7 @@ class _Terminal:
         self._row("cost", [describe.cost(self.scene, finding)])
         if finding.kind_alternatives:
             kinds = [self.texts.kind(kind) for kind in (finding.kind, *finding.kind_alternatives)]
-            known = say("comma").join(kinds[:-1]) + say("or") + kinds[-1]
+            known = say("enumeration").join(kinds[:-1]) + say("or") + kinds[-1]
             self._row("kind", [say("kinds", kinds=known)])
         self._reasons(finding)
         self._row("chain", self._some([self._said(item) for item in finding.chain], MAX_CHAIN), bullets=True)

@@ -167,6 +167,7 @@ PHRASES = {
         "中位数 ms：前向与反向按 micro-batch，计算 █ 与等待 ░ 按迭代",
     ),
     "comma": (", ", "，"),
+    "enumeration": (", ", "、"),
     "listing": ("; ", "；"),
 }
 
