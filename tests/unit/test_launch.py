@@ -50,10 +50,12 @@ def test_a_part_that_is_not_installed_is_said_and_the_rest_is_set() -> None:
     assert len(notes) == 3
 
 
-def test_without_the_recorder_nothing_is_set() -> None:
-    change, notes = environment_of({}, Parts(None, None, None, None), Wanted(), {"MEGATRACE_JOB": "7"})
-    assert change == {}
-    assert notes[0].startswith("nothing will be recorded: ")
+def test_without_the_native_part_the_hook_of_torch_is_left() -> None:
+    nothing = Parts(None, None, None, None)
+    change, notes = environment_of({}, nothing, Wanted(verbs=True), {"MEGATRACE_JOB": "7"})
+    assert change == {"MEGATRACE_JOB": "7", "PYTHONPATH": str(STARTUP)}
+    assert len(notes) == 1
+    assert notes[0].startswith("only torch.distributed is recorded")
 
 
 def test_a_path_that_the_loader_would_split_is_not_preloaded() -> None:

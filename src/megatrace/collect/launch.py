@@ -85,8 +85,9 @@ def environment_of(
     change = dict(places)
     notes: list[str] = []
     if have.recorder is None:
-        notes.append(f"nothing will be recorded: {native.status().reason or 'the native part is missing'}")
-        return {}, tuple(notes)
+        why = native.status().reason or "it is not in this installation"
+        notes.append(f"only torch.distributed is recorded, for the native part is missing: {why}")
+        wanted = Wanted(preload=False, plugin=False, torch=wanted.torch, verbs=False)
     preloads: list[Path] = []
     if wanted.preload:
         _want(have.preload, "the preload library", preloads, notes)
