@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis.costs import Costs
+from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.reductions import median
@@ -149,7 +150,8 @@ def pictures(
     step = max(1, work.size // CELLS)
     order = np.argsort(ranks, kind="stable")[::step]
     shown: dict[str, object] = {}
-    if drawn is not None and 0 <= drawn < k:
+    # An iteration without parts would be a single bar.
+    if drawn is not None and 0 <= drawn < k and phases.schedule is not ONE_TASK:
         replica = group[1] if group is not None else 0
         shown = _gantt(phases, table, costs, drawn, replica)
     late_ranks = late = late_iteration = None

@@ -66,8 +66,8 @@ def figures(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> tuple[Figure
     p = diagnosis.pictures
     culprits = set(diagnosis.findings[0].culprits.ranks) if diagnosis.findings else set()
     times, heat = _iterations(diagnosis, scene, page), _heat(diagnosis, p, page, culprits)
-    gantt, late = _gantt(p, page, culprits), _late(p, page, culprits)
     stands = diagnosis.verdict is Verdict.HANG
+    gantt, late = _gantt(p, page, culprits, stands), _late(p, page, culprits)
     found = (gantt, times, heat, late) if stands else (times, heat, gantt, late)
     return tuple(figure for figure in (*found, *_series(p, page)) if figure is not None)
 
@@ -140,13 +140,12 @@ def _heat(diagnosis: Diagnosis, p: Pictures, page: PageTexts, culprits: set[int]
 _PHASES = {phase: index for index, phase in enumerate(Phase)}
 
 
-def _gantt(p: Pictures, page: PageTexts, culprits: set[int]) -> Figure | None:
+def _gantt(p: Pictures, page: PageTexts, culprits: set[int], stands: bool) -> Figure | None:
     if p.task_start_s is None or p.task_end_s is None or p.task_stage is None or p.task_rank is None:
         return None
-    seen = np.flatnonzero(np.isfinite(p.task_start_s))
+    seen = np.flatnonzero(np.isfinite(p.task_start_s) & (np.isfinite(p.task_end_s) | stands))
     if not len(seen) or p.task_phase is None or p.task_micro_batch is None:
         return None
-    stands = bool(np.isnan(p.task_end_s[seen]).any())
     length = np.where(np.isfinite(p.task_end_s[seen]), p.task_end_s[seen] - p.task_start_s[seen], np.inf)
     chosen = seen[np.argsort(-length, kind="stable")[:MAX_ROWS]]
     zero = float(p.task_start_s[seen].min())

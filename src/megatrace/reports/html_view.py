@@ -30,10 +30,11 @@ MAX_CHAIN = 12
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A labelled value of the card: its lines, the first of which is the large one."""
+    """A labelled value of the card: its lines, of which the first ``strong`` are large."""
 
     label: str
     lines: tuple[str, ...]
+    strong: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ class _Viewer:
         who = describe.culprit_lines(scene, finding)
         cost, when = describe.cost(scene, finding), describe.when(scene, finding)
         facts = [
-            Fact(page("one_of" if finding.ambiguous else "who"), _who_lines(who)),
+            Fact(page("one_of" if finding.ambiguous else "who"), _who_lines(who), len(who)),
             Fact(page("since"), _parts(when) or (page("unknown"),)),
             Fact(page("cost"), _parts(cost) or (page("unknown"),)),
         ]

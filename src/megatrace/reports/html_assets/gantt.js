@@ -14,6 +14,7 @@ class Gantt extends Chart {
       margin: { left: 86, right: 14, top: 8, bottom: 26 },
     });
     this.lines = rows;
+    this.stands = marks.stands;
     // A line stands for the tensor group of a stage, so the culprit may be in it without being its first member.
     const named = rows.some((line) => marks.ranks.includes(line.rank));
     for (const line of rows) line.guilty = named ? marks.ranks.includes(line.rank) : marks.stage === line.stage;
@@ -21,13 +22,17 @@ class Gantt extends Chart {
       row: index.get(`${data.task_stage[k]} ${rank}`), rank, stage: data.task_stage[k], phase: data.task_phase[k],
       batch: data.task_micro_batch[k], start: data.task_start[k], end: data.task_end[k],
       wait: data.task_wait ? data.task_wait[k] : NaN, critical: data.task_critical ? data.task_critical[k] === 1 : false,
-    })).filter((task) => Number.isFinite(task.start)).sort((a, b) => a.row - b.row || a.start - b.start);
+    })).filter((task) => Number.isFinite(task.start) && (this.stands || Number.isFinite(task.end))).sort((a, b) => a.row - b.row || a.start - b.start);
     this.path = this.tasks.filter((task) => task.critical).sort((a, b) => a.start - b.start);
-    this.stands = marks.stands || this.tasks.some((task) => !Number.isFinite(task.end));
     const ends = this.tasks.map((task) => (Number.isFinite(task.end) ? task.end : task.start));
     const last = Math.max(...ends, 1), first = Math.min(0, ...this.tasks.map((t) => t.start - (t.wait > 0 ? t.wait : 0)));
     const room = (last - first) * (this.stands ? 0.18 : 0.015);
     this.full = { x0: first, x1: last + room, y0: 0, y1: rows.length };
+    // What was called and never finished is open until the next call of the rank, the last until the edge.
+    this.tasks.forEach((task, k) => {
+      const next = this.tasks[k + 1];
+      task.until = Number.isFinite(task.end) ? task.end : next && next.row === task.row ? next.start : this.full.x1 - room / 6;
+    });
     this.view = { ...this.full };
     this.leastX = (last - first) / 400;
     this.explain();
@@ -82,7 +87,7 @@ class Gantt extends Chart {
 
   bar(c, task, tall) {
     const i = this.inner, done = Number.isFinite(task.end);
-    const x = this.px(task.start), w = (done ? this.px(task.end) : this.px(this.full.x1) - 6) - x;
+    const x = this.px(task.start), w = this.px(task.until) - x;
     if (x > i.x + i.w || x + w < i.x) {
       if (!(task.wait > 0) || this.px(task.start - task.wait) > i.x + i.w || x < i.x) return;
     }
@@ -134,7 +139,7 @@ class Gantt extends Chart {
       this.path.forEach((task, k) => {
         const y = this.py(task.row) + tall * 0.66;
         if (k === 0) c.moveTo(this.px(task.start), y); else c.lineTo(this.px(task.start), y);
-        c.lineTo(this.px(Number.isFinite(task.end) ? task.end : this.full.x1), y);
+        c.lineTo(this.px(task.until), y);
       });
       c.stroke();
     };
@@ -152,8 +157,8 @@ class Gantt extends Chart {
     let best = null;
     for (const task of this.tasks) {
       if (task.row !== row) continue;
-      const from = task.start - (task.wait > 0 ? task.wait : 0), to = Number.isFinite(task.end) ? task.end : this.full.x1;
-      if (place.x >= from && place.x <= to && (!best || place.x >= task.start)) best = task;
+      const from = task.start - (task.wait > 0 ? task.wait : 0);
+      if (place.x >= from && place.x <= task.until && (!best || place.x >= task.start)) best = task;
     }
     return best;
   }
@@ -178,8 +183,8 @@ class Gantt extends Chart {
       if (!there.length) return;
       k = this.tasks.indexOf(there.reduce((a, b) => (Math.abs(b.start - now.start) < Math.abs(a.start - now.start) ? b : a)));
     } else k = 0;
-    const task = this.tasks[k], end = Number.isFinite(task.end) ? task.end : task.start;
-    this.goTo((task.start + end) / 2, task.row + 0.5);
+    const task = this.tasks[k];
+    this.goTo((task.start + task.until) / 2, task.row + 0.5);
   }
 
   overlay(c) {
@@ -187,11 +192,11 @@ class Gantt extends Chart {
     for (const place of [this.pinned, this.cursor]) {
       const task = place && this.find(place);
       if (!task) continue;
-      const x = this.px(task.start), end = Number.isFinite(task.end) ? task.end : this.full.x1;
+      const x = this.px(task.start);
       this.clip(c, () => {
         c.strokeStyle = colours.ink;
         c.lineWidth = 2;
-        c.strokeRect(x, this.py(task.row) + tall * 0.18, Math.max(this.px(end) - x, 2), tall * 0.64);
+        c.strokeRect(x, this.py(task.row) + tall * 0.18, Math.max(this.px(task.until) - x, 2), tall * 0.64);
       });
     }
   }
