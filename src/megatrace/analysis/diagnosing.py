@@ -24,6 +24,7 @@ from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.inspector import diagnose_inspector
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
+from megatrace.analysis.network import WORK_REQUEST, diagnose_network, judge_network
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.ras import diagnose_ras
 from megatrace.analysis.slow import find_slow
@@ -69,6 +70,8 @@ def diagnose(
         return diagnose_states(trace, now)
     if trace.ras and not len(trace.events):
         return diagnose_ras(trace)
+    if not len(trace.events) and (trace.series or any(f.name == WORK_REQUEST for f in trace.facts)):
+        return diagnose_network(trace, now)
     if trace.inspector is not None and not len(trace.events):
         return diagnose_inspector(trace)
     return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis
@@ -105,6 +108,8 @@ def analyse(
         work = beyond_error(work, table.schedule, alignment)
         tell("slowness")
         findings = find_slow(resolved, table, work)
+    end = int(trace.events.enqueue.max()) if len(trace.events) and now is None else now
+    findings = (*judge_network(trace.series, trace.facts, end).findings, *findings)
     tell("hangs")
     hang = _hangs(resolved, table, now)
     tell("verdict")

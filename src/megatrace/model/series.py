@@ -54,19 +54,50 @@ class Spans:
 
 
 class FactKind(Enum):
-    """What a log line states."""
+    """What a line of a log, or an output of a tool, states."""
 
     XID = "xid"
+    SXID = "sxid"
+    PCIE = "pcie"
+    MEMORY = "memory"  # ECC of the host: MCE, EDAC
+    KERNEL = "kernel"  # lock-ups, hung tasks, panics, driver messages
+    LINK = "link"  # a port of the network goes up or down, or complains
+    STORAGE = "storage"
     OUT_OF_MEMORY = "out_of_memory"
+    FABRIC = "fabric"  # fabric manager, peermem
     WATCHDOG = "watchdog"
+    FINGERPRINT = "fingerprint"  # two ranks were about to do different collectives
     PROCESS_EXIT = "process_exit"
+    EXCEPTION = "exception"
+    STORE = "store"  # rendezvous and key-value store of torch.distributed
+    NCCL = "nccl"  # a warning or an error of NCCL
+    NCCL_CALL = "nccl_call"
+    NCCL_SETUP = "nccl_setup"
     NETWORK_ERROR = "network_error"
+    ITERATION = "iteration"
+    TIMERS = "timers"
+    RANK_TIME = "rank_time"
+    GPU_STATE = "gpu_state"
+    PORT_STATE = "port_state"
+    DISK_STATE = "disk_state"
+    TOPOLOGY = "topology"
+    METRIC = "metric"
+    ALERT = "alert"
+    LINES = "lines"  # what was read, though nothing is wrong there
     OTHER = "other"
+
+
+Value = str | int | float
+"""What a field of a fact may hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFact:
-    """One statement of a log: what, about whom, when (ns since the epoch, None where there is no time)."""
+    """One statement of a log: what, about whom, when (ns since the epoch, None where there is no time).
+
+    ``name`` says which of its kind it is; ``fields`` are the numbers and words of the statement. ``clock``
+    tells times that may be compared: "wall", or "boot" for seconds since the start of one machine.
+    """
 
     kind: FactKind
     text: str
@@ -75,3 +106,23 @@ class LogFact:
     node: str | None = None
     device: str | None = None
     code: int | None = None
+    name: str = ""
+    fields: tuple[tuple[str, Value], ...] = ()
+    source: str = ""
+    line: int = 0
+    local_rank: int | None = None
+    clock: str = "wall"
+
+    def get(self, key: str) -> Value | None:
+        """A field, None where the statement has it not."""
+        return next((value for name, value in self.fields if name == key), None)
+
+    def word(self, key: str) -> str:
+        """A field as text, "" where the statement has it not."""
+        value = self.get(key)
+        return "" if value is None else str(value)
+
+    def number(self, key: str) -> float | None:
+        """A field as a number, None where it is absent or none."""
+        value = self.get(key)
+        return None if value is None or isinstance(value, str) else float(value)
