@@ -71,7 +71,7 @@ class Gantt extends Chart {
       c.fillStyle = guilty ? colours.guilty : colours.ink;
       this.font(c, guilty ? 700 : 400);
       const two = tall >= 30;
-      c.fillText(`${words.stage} ${line.stage}`, i.x - 10, two ? y - 7 : y);
+      c.fillText(two ? `${words.stage} ${line.stage}` : `${words.stage} ${line.stage} · ${line.rank}`, i.x - 10, two ? y - 7 : y);
       this.font(c, guilty ? 700 : 400, 11);
       c.fillStyle = guilty ? colours.guilty : colours.soft;
       if (two) c.fillText(`${words.rank} ${line.rank}`, i.x - 10, y + 8);
@@ -104,7 +104,7 @@ class Gantt extends Chart {
     }
     const batch = task.batch < 0 ? "" : String(task.batch);
     const label = done ? batch : `${words[PHASES[task.phase]]} ${batch}`;
-    if (w > c.measureText(label).width + 5 && h > 11) {
+    if (w > c.measureText(label).width + (done ? 5 : 12) && h > 11) {
       c.fillStyle = !done ? colours.ink : task.phase === 0 && !isDark() ? "#ffffff" : "#14181d";
       c.textAlign = "left";
       c.fillText(label, Math.max(x, i.x) + (done ? 3 : 8), y + (this.path.length ? h * 0.32 : h * 0.5));
