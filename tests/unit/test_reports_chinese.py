@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from megatrace.reports.sentences_zh import _PHRASES, _SENTENCES, phrase, translated
+from megatrace.reports.sentences_zh import _PHRASES, SENTENCES, phrase, translated
 
 SAMPLES = {
+    "y": "sync_buffers (train.py:650)",
     "what": "rank 13 died", "who": "rank 13 (node1 gpu5)", "when": "in iterations 21–31", "axis": "TP",
     "phase": "forward of micro-batch 3", "call": "ALL_REDUCE #1,610 of TP group 6 of stage 1", "op": "RECV",
     "comm": "the world group", "rest": "rank 7 at RECV #4 of the world group", "x": "2.5",
@@ -26,7 +27,7 @@ def sample(english: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: SAMPLES[match[1]], english)
 
 
-@pytest.mark.parametrize(("english", "chinese"), _SENTENCES + _PHRASES)
+@pytest.mark.parametrize(("english", "chinese"), SENTENCES + _PHRASES)
 def test_a_pattern_translates_its_own_sentence(english: str, chinese: str) -> None:
     text = sample(english)
     made = phrase(text)
@@ -38,7 +39,7 @@ def test_a_pattern_translates_its_own_sentence(english: str, chinese: str) -> No
 
 
 def test_no_two_patterns_are_the_same() -> None:
-    both = [english for english, _ in _SENTENCES + _PHRASES]
+    both = [english for english, _ in SENTENCES + _PHRASES]
     assert len(set(both)) == len(both)
 
 

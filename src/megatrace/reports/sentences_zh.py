@@ -4,7 +4,8 @@ A finding is said once, in English, where it is found: its numbers and names sta
 sentence that the analysis of communication calls can say has its pattern; what stands in the holes (ranks,
 places, calls) is translated by the same means or, being a name or a number, left. A sentence without a pattern
 stays English, which is better than a wrong translation; a test collects what the analysis says of simulated
-jobs, and names every sentence that lacks one. Verdicts on kernel logs, RAS and dumps are not among them yet.
+jobs, and names every sentence that lacks one. Verdicts on kernel logs are not among them, those on RAS and dumps
+in part.
 
 Does not choose what is said, and knows nothing of diagnoses.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+
+from megatrace.reports.sentences_zh_states import STATES
 
 _SENTENCES: tuple[tuple[str, str], ...] = (
     # ---- hangs: the first sentence
@@ -310,13 +313,17 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     ("{a}, which waits for {b}", "{a}，等待 {b}"),
     ("rank {r} in {call}", "rank {r}（在 {call} 中）"),
     ("rank {r} never posted {call}", "rank {r} 一直没有发起 {call}"),
+    ("rank {r} at {call}; {rest}", "rank {r} 停在 {call}；{rest}"),
     ("rank {r} at {call}", "rank {r} 停在 {call}"),
+    ("group {name}", "组 {name}"),
     ("{axis} group {g} of stage {s} ({who})", "stage {s} 的 {axis} 组 {g}（{who}）"),
     ("{axis} group {g} of stage {s}", "stage {s} 的 {axis} 组 {g}"),
     ("{op} #{n} of {comm}", "{comm} 的 {op} #{n}"),
     ("{node} (ranks {r})", "{node}（rank {r}）"),
     ("ranks {r}", "rank {r}"),
 )  # fmt: skip
+
+SENTENCES = (*_SENTENCES, *STATES)
 
 _NAMES = {"axis": "[A-Z]{2,5}", "op": "[A-Z_]+", "n": "[0-9,.]+", "m": "[0-9,.]+", "k": r"\d+", "s": r"\d+",
           "when": "(?:now and then between|in) iterations? .+?", "g": r"\d+", "p": r"[\d.,]+", "x": r".+?", "r": r"[\d ,–-]+", "t": r"[\d.,]+(?: \w+)*?"}  # fmt: skip
@@ -338,7 +345,7 @@ def translated(text: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _translated(text: str) -> str | None:
-    return _filled(_SENTENCES, text)
+    return _filled(SENTENCES, text)
 
 
 def phrase(text: str) -> str:
