@@ -212,3 +212,15 @@ def test_the_shared_folder_of_the_inputs_is_left_out() -> None:
     assert common_folder(["/x/c.log"]) == "/x/"
     assert common_folder(["c.log", "a/d.log"]) == ""
     assert common_folder([]) == ""
+
+
+@pytest.mark.shared
+def test_the_real_log_says_the_same_from_its_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_dir: Path
+) -> None:
+    real, out = shared_dir / "data/megatron_rank2_slow/logs.tar.xz", tmp_path / "real.tar.zst"
+    here = verdict(capsys, str(real))
+    assert main(["bundle", str(real), "-o", str(out)]) == 0
+    assert "8 inputs" in capsys.readouterr().out
+    assert verdict(capsys, str(out)) == here
+    assert out.stat().st_size < 2 * real.stat().st_size
