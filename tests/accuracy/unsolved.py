@@ -6,12 +6,7 @@ be told from its source; those are marked in the truth.
 
 from __future__ import annotations
 
-BY_REASON: dict[str, tuple[str, ...]] = {
-    "jitter in a job without pipeline is not seen in host times": (
-        "jitter:tp2-pp1-dp8:900022 text",
-        "jitter:tp2-pp1-dp8:900022 text-hash",
-    ),
-}
+BY_REASON: dict[str, tuple[str, ...]] = {}
 """Case and source, by reason."""
 
 UNSOLVED: dict[tuple[str, str], str] = {

@@ -142,6 +142,7 @@ def costs_of(schedule: Schedule, work: NDArray[np.float64], **changes: Any) -> C
         entry=np.zeros((k, s, d, m)),
         sync=np.zeros((k, s, d, m)),
         normal_sync=np.zeros((k, s, d, m)),
+        calls=np.zeros((s, t)),
         measured=graph.makespan(work.max(axis=3)),
         usual=float(np.median(graph.makespan(work.max(axis=3)))),
     )

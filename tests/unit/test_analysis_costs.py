@@ -138,6 +138,7 @@ def table_of(work: F8, **changes: object) -> WorkTable:
         offset=np.zeros(work.shape),
         pace=unknown,
         step_pace=np.full((k, s, d, m), np.nan),
+        calls=np.zeros((s, work.shape[4])),
         comm=None,
         wait=unknown,
         transfer=unknown,

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from megatrace.analysis.patterns import find_patterns
+from megatrace.analysis.restless import find_restless
 from megatrace.analysis.scatter import find_scatter
 from megatrace.analysis.suspects import COUNTS, find_suspects
 from megatrace.model.finding import Kind
@@ -61,6 +62,51 @@ def test_scatter_of_one_place_is_its_own_fault() -> None:
     work = steady_work(PLAIN, 12, replicas=4, noise=0.005)
     work[:, 2, 1] *= 1 + np.abs(rng.normal(0, 0.8, work[:, 2, 1].shape))
     assert find_scatter(costs_of(PLAIN, work))[0] is None
+
+
+def test_pauses_of_random_places_are_jitter_though_one_is_hit_more_often() -> None:
+    rng = np.random.default_rng(6)
+    small = Schedule(ScheduleKind.ONE_F_ONE_B, 2, 8)
+    work = steady_work(small, 24, replicas=2, noise=0.003)
+    for k, (stage, replica) in enumerate([(1, 1), (1, 0), (1, 1), (0, 1), (1, 1), (0, 0)] * 4):
+        work[k, stage, replica, 0, rng.integers(3, 12)] += 0.08
+    found, _ = find_scatter(costs_of(small, work))
+    assert found is not None
+    assert found.kind is Kind.JITTER
+    work = steady_work(small, 24, replicas=2, noise=0.003)
+    for k in range(24):
+        work[k, 1, 1, 0, rng.integers(3, 12)] += 0.08
+    assert find_scatter(costs_of(small, work))[0] is None
+
+
+@pytest.mark.parametrize(("sigma", "told"), [(0.0, False), (0.03, False), (0.2, True), (0.4, True)])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_jitter_that_was_always_there_shows_by_the_spread_of_tasks(
+    sigma: float, told: bool, replicas: int
+) -> None:
+    rng = np.random.default_rng(7)
+    kernels = 16
+    work = steady_work(PLAIN, 14, replicas=replicas, noise=0.001)
+    work *= (1 + np.abs(rng.normal(0, sigma, (*work.shape, kernels)))).mean(axis=-1)
+    found, _ = find_scatter(costs_of(PLAIN, work, calls=np.full((4, 16), float(kernels))))
+    assert (found is not None and found.kind is Kind.JITTER) is told
+    if found is not None:
+        # A half-normal kernel is late by 0.8 of sigma and spreads by 0.6 of it, of which so much is believed.
+        assert 0.3 * sigma < np.median(found.lost) / np.median(costs_of(PLAIN, work).measured) < 0.9 * sigma
+
+
+def test_shifts_of_whole_iterations_are_no_jitter() -> None:
+    rng = np.random.default_rng(8)
+    work = steady_work(PLAIN, 14, replicas=3, noise=0.002)
+    work *= rng.uniform(0.8, 1.2, (14, 1, 3, 1, 1))
+    assert find_restless(costs_of(PLAIN, work, calls=np.full((4, 16), 16.0))) is None
+    whole = rng.normal(1.0, 0.001, (14, 1, 4, 1, 2)) * rng.uniform(0.8, 1.2, (14, 1, 1, 1, 1))
+    one = Schedule(ScheduleKind.ONE_F_ONE_B, 1, 1)
+    assert find_restless(costs_of(one, whole, calls=np.full((1, 2), 100.0))) is None
+    restless = whole * rng.normal(1.0, 0.012, whole.shape)
+    found = find_restless(costs_of(one, restless, calls=np.full((1, 2), 100.0)))
+    assert found is not None
+    assert found[1] == pytest.approx(0.012, rel=0.35)
 
 
 def test_a_stage_that_grew_in_all_its_places_is_imbalance() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from megatrace.analysis.diagnosing import diagnose
 from megatrace.analysis.stagger import group_work
 from megatrace.model.finding import Finding, Kind, Severity
 from megatrace.model.layout import ParallelLayout
 from megatrace.simulator import Scenario, SlowGpu, observe, simulate
-from megatrace.simulator.faults import Fault, SlowLink
+from megatrace.simulator.faults import CheckpointStall, Fault, Jitter, SlowLink
 
 SMALL = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 4, "layers_per_stage": 3, "iterations": 12, "seed": 3}
 
@@ -26,6 +27,10 @@ def serious(*faults: Fault, source: str = "text", **changes: Any) -> list[Findin
 def named(*faults: Fault, **changes: Any) -> list[tuple[Kind, tuple[int, ...]]]:
     """Kind and ranks of the serious findings."""
     return [(finding.kind, finding.culprits.ranks) for finding in serious(*faults, **changes)]
+
+
+EVEN = {"layers_per_stage": 12, "micro_batches": 8, "pp": 2}
+"""The loss makes the last of few layers' stages longer than the others by a fifth, which is said."""
 
 
 def test_work_is_what_is_left_when_all_that_are_tied_have_come() -> None:
@@ -43,3 +48,18 @@ def test_who_shares_experts_with_a_held_up_replica_only_waits() -> None:
     assert named(slow, **experts) == [(Kind.SLOW_COMPUTE, (3,))]
     path = SlowLink(src=3, dst=11, factor=27.0, first_iteration=5)
     assert named(path, **experts) == [(Kind.SLOW_NETWORK, (3, 11))]
+
+
+@pytest.mark.parametrize("ranks", [(2,), ()])
+def test_waiting_for_who_saves_longest_is_no_work(ranks: tuple[int, ...]) -> None:
+    # Without calls inside a forward its beginning shows only by the bookkeeping before it.
+    save = CheckpointStall(ranks=ranks, stall_ms=4000.0, every=4)
+    job = {**EVEN, "tp": 1, "dp": 4, "checkpoint_every": 4, "checkpoint_ms": 500.0, "iterations": 14}
+    assert named(save, **job) == [(Kind.SLOW_STORAGE, ranks)]
+    assert not named(**job, evaluate_every=4, log_every=3)
+
+
+def test_jitter_from_the_first_step_on_is_told() -> None:
+    assert named(Jitter(sigma=0.5), **EVEN) == [(Kind.JITTER, ())]
+    assert named(Jitter(sigma=0.5), pp=1, dp=8) == [(Kind.JITTER, ())]
+    assert not named(**EVEN, compute_noise=0.02, host_noise=0.1)

@@ -44,6 +44,7 @@ class Costs:
     transfer    [K, S, D, M, T]: from both sides ready to the input being there, ``normal_transfer`` likewise
     entry       [K, S, D, M]: lateness before the first task, against the stage's other ranks
     sync        [K, S, D, M]: gradient collectives after their last member came, ``normal_sync`` likewise
+    calls       [S, T]: calls inside a task, 0 where none are made or seen
     measured    [K]: iteration time;  usual float: the median of the undisturbed ones
     quiet       bool [K]: iterations of usual length, for jobs whose work hides traffic: while everybody waits
                 for one rank the others' traffic is hidden and their work looks short; else None
@@ -61,6 +62,7 @@ class Costs:
     entry: F8
     sync: F8
     normal_sync: F8
+    calls: F8
     measured: F8
     usual: float
     quiet: NDArray[np.bool_] | None = None
@@ -154,6 +156,7 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         entry=entry,
         sync=sync,
         normal_sync=np.minimum(sync, normal_sync),
+        calls=table.calls,
         measured=measured,
         usual=usual_time(measured),
         quiet=quiet,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis.costs import Costs, normal_work
+from megatrace.analysis.restless import find_restless
 from megatrace.analysis.suspects import COUNTS
 from megatrace.model.finding import Kind
 from megatrace.model.schedule import Phase, Schedule
@@ -26,10 +27,12 @@ SPREAD = 0.06
 # Share of the spread that the common factor of (replica, micro-batch) has to explain: half is far beyond
 # chance.
 EXPLAINED = 0.5
-# A place with more than this share of all irregular seconds is a culprit of its own.
-CONCENTRATED = 0.4
-# A task is clearly longer from this factor on; kernels alone spread by a few percent, on every place.
-CLEARLY = 1.25
+# A place that is the longest in iterations with more than this share of the lost seconds is a culprit of its
+# own. By chance each of four places is so in a quarter, and each of the two of a last stage, where pauses
+# show most, in a half.
+CONCENTRATED = 0.75
+# Share of the iterations in which jitter that was always there costs enough.
+ALWAYS = 0.75
 # Seconds below which a task does no work: nothing can be relative to it.
 NOTHING_S = 1e-6
 # Iterations that the irregularity must lengthen: pauses hit some, jitter hits all.
@@ -50,7 +53,7 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     """The irregularity of a job, if it costs enough, and the costs without it."""
     schedule = costs.graph.schedule
     if schedule.total < 3:
-        return None, costs
+        return _restless(costs)
     typical = _typical(costs.work, schedule)
     staggered = _staggered(costs)
     if staggered is not None:
@@ -61,8 +64,8 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     lost = np.maximum(actual - costs.makespan(typical, costs.normal_comm, costs.normal_transfer), 0.0)
     hit = lost >= COUNTS * costs.usual
     if hit.mean() < OFTEN or hit.sum() < 2:
-        return None, costs
-    if _concentrated(seen[hit], typical[hit]):
+        return _restless(costs)
+    if _concentrated(seen[hit] - np.maximum(typical, costs.normal)[hit], lost[hit]):
         return None, costs
     uneven = _common_share(ratio, schedule)
     spread = float(ratio.std())
@@ -75,6 +78,18 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     regular = replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
     text = f"forwards and backwards of one rank spread by {100 * spread:.0f} %, on no rank in particular"
     return Scatter(Kind.JITTER, lost, text, spread), regular
+
+
+def _restless(costs: Costs) -> tuple[Scatter | None, Costs]:
+    """Jitter without an undisturbed iteration."""
+    found = find_restless(costs)
+    if found is None:
+        return None, costs
+    lost, spread = found
+    if np.mean(lost >= COUNTS * costs.usual) < ALWAYS:
+        return None, costs
+    text = f"the same task takes another time every iteration, by {100 * spread:.1f} %, on most places"
+    return Scatter(Kind.JITTER, lost, text, spread), costs
 
 
 def _staggered(costs: Costs) -> Scatter | None:
@@ -139,11 +154,17 @@ def _typical(work: F8, schedule: Schedule) -> F8:
     return typical
 
 
-def _concentrated(work: F8, typical: F8) -> bool:
-    """Whether one place holds most of the seconds of tasks that are clearly longer than typical."""
-    excess = np.where(work >= CLEARLY * typical, work - typical, 0.0)
-    total = excess.sum(axis=(0, 4))
-    return bool(total.size > 2 and total.max() > CONCENTRATED * total.sum())
+def _concentrated(excess: F8, lost: F8) -> bool:
+    """Whether one place is the longest wherever it costs most of the seconds.
+
+    ``excess`` [hits, S, D, M, T] over what is typical, ``lost`` [hits]. With few places one is often the
+    longest by chance; a sick one is so nearly always.
+    """
+    by_place = np.maximum(excess, 0.0).sum(axis=-1).reshape(len(lost), -1)
+    if by_place.shape[1] <= 2:
+        return False
+    seconds = np.bincount(by_place.argmax(axis=1), weights=lost)
+    return bool(seconds.max() > CONCENTRATED * seconds.sum())
 
 
 def _common_share(ratio: F8, schedule: Schedule) -> float | None:

@@ -61,6 +61,7 @@ class WorkTable:
                 when the *host* is slow
     step_pace   float64 [K, S, D, M]: host time per call between the bookkeeping calls of an iteration, in
                 which hosts seldom wait; for jobs whose tasks make no calls
+    calls       float64 [S, T]: calls inside a task, 0 where none are made or seen
     comm        float64 [K, S, D, M, T]: time in collectives of the task after the last member came; None
                 unless ``own``
     wait        float64 [K, S, D, M, T]: waiting for the input after having asked for it
@@ -86,6 +87,7 @@ class WorkTable:
     offset: F8
     pace: F8
     step_pace: F8
+    calls: F8
     comm: F8 | None
     wait: F8
     transfer: F8
@@ -142,6 +144,7 @@ def tabulate_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         offset=offset,
         pace=pace,
         step_pace=measure.step_pace(),
+        calls=measure.calls(),
         comm=comm if completed else None,
         wait=wait,
         transfer=transfer,
@@ -206,7 +209,25 @@ class _Measure:
             )
             previous = np.concatenate([np.full_like(end[..., :1], np.nan), end[..., :-1]], axis=-1)
             begin = np.where(np.isnan(begin) & (recv < 0), previous, begin)
+            begin[..., 0] = self._all_called(begin[..., 0], end[..., 0], recv[..., 0])
         return begin, end
+
+    @staticmethod
+    def _all_called(begin: F8, end: F8, recv: NDArray[np.int64]) -> F8:
+        """[K, S, D, M]: an opening task's begin, where nothing but the bookkeeping before it shows that.
+
+        Who came earlier to that call waited in it for the stage's last rank, at a checkpoint say, unless it
+        went on before that came. What all of the stage need longer than at their quickest was for the last of
+        other stages, or for parameters that were still on their way.
+        """
+        opens = recv < 0
+        last = np.fmax.reduce(begin, axis=(2, 3), keepdims=True)
+        begin = np.where(opens & (last <= end), last, begin)
+        if begin.shape[2] * begin.shape[3] < 2:
+            return begin
+        longer = end - begin - np.fmin.reduce(end - begin, axis=0)
+        shared = np.fmin.reduce(longer, axis=(2, 3), keepdims=True)
+        return np.asarray(np.where(opens, begin + np.maximum(np.nan_to_num(shared, nan=0.0), 0.0), begin))
 
     def device_bounds(self) -> tuple[F8, F8]:
         """(begin, end) from device times: the Recv's end or the task before, and the Send's start."""
@@ -350,6 +371,15 @@ class _Measure:
         for stage, k, rows, string, task_map in self._strings():
             self._one(stage, k, rows, string, task_map, completed, (offset, inside, comm, pace))
         return offset, inside, comm, pace
+
+    def calls(self) -> F8:
+        """[S, T]: calls inside each task, in the iteration in which most were seen."""
+        number = np.zeros((self.layout.pp, self.phases.begin.shape[2]))
+        for stage, _, _, string, task_map in self._strings():
+            inside = task_of_position(string, task_map)
+            found = np.bincount(inside[inside >= 0], minlength=number.shape[1])
+            number[stage] = np.maximum(number[stage], found)
+        return number
 
     def _one(
         self,
