@@ -23,18 +23,22 @@ seen."""
 def dump_evidence(trace: Trace, graph: WaitsFor, finding: Finding) -> tuple[Evidence, ...]:
     """First the groups in which culprits are behind, then the call that stands and where it was made."""
     culprits = finding.culprits.ranks
-    lines = [Evidence(text) for text in lag_lines(trace, graph, culprits)]
-    note = _note(trace, graph, culprits)
-    if note is not None and note.shape:
-        made = f", called from {note.frame}" if note.frame else ""
-        lines.append(Evidence(f"the call that stands: {note.shape}{made}"))
+    lags = [Evidence(text) for text in lag_lines(trace, graph, culprits)]
+    own = next((note for note in trace.call_notes if note.rank in culprits), None)
+    lines = lags[:1]
+    waited = _note(trace, graph, culprits)
+    for note, word in ((waited, "others wait in"), (own, "the call that stands there")):
+        if note is not None and note.shape:
+            made = f", called from {note.frame}" if note.frame else ""
+            lines.append(Evidence(f"{word}: {note.shape}{made}"))
+    lines += lags[1:]
     silent = sorted(set(culprits) & set(trace.coverage.ranks_silent))
     if silent:
         dumps = "the dump" if len(silent) == 1 else "the dumps"
         lines.append(
             Evidence(f"{dumps} of {say_ranks(silent)} {'is' if len(silent) == 1 else 'are'} there, and empty")
         )
-    if finding.kind in (Kind.HANG_DEVICE, Kind.HANG_HOST):
+    if finding.kind in (Kind.HANG_DEVICE, Kind.HANG_HOST) and not graph.frontier.has_start:
         lines.append(
             Evidence("calls alone do not tell a fault of the device from a host that stands: look at both")
         )
@@ -100,8 +104,7 @@ def _numbers(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
 
 
 def _note(trace: Trace, graph: WaitsFor, culprits: tuple[int, ...]) -> CallNote | None:
-    """The note on the oldest call that stands because of the culprits: their own open one, or the first that
-    others made and they did not."""
+    """The note on the oldest call that others made and the culprits did not."""
     notes = {(note.rank, note.comm, note.seq): note for note in trace.call_notes}
     frontier, calls = graph.frontier, graph.calls
     best: tuple[int, CallNote] | None = None
@@ -117,9 +120,7 @@ def _note(trace: Trace, graph: WaitsFor, culprits: tuple[int, ...]) -> CallNote 
             time = int(frontier.tail_time[calls.rank[row], calls.column[row]])
             if note is not None and (best is None or time < best[0]):
                 best = (time, note)
-    if best is not None:
-        return best[1]
-    return next((note for note in trace.call_notes if note.rank in culprits), None)
+    return None if best is None else best[1]
 
 
 def either_side(finding: Finding, graph: WaitsFor) -> Finding:

@@ -13,11 +13,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 import yaml
 
 from megatrace.commands import command, output, pipeline
 from megatrace.errors import UsageError
+from megatrace.model.trace import Trace
 from megatrace.simulator import (
     Scenario,
     builtin_scenarios,
@@ -27,19 +29,23 @@ from megatrace.simulator import (
     with_counterfactual,
 )
 from megatrace.simulator.emit import free_space, write_text
+from megatrace.simulator.emit_flight_recorder import ENTRIES, TIMEOUT_MS, write_dumps
 from megatrace.simulator.truth import Truth
 
 LINE_BYTES = 160
 """An upper bound of a line of any dialect, for asking whether the disk has room."""
+ON_DEMAND_NS = 200_000_000
+"""Between the last call of a moving job and the dumps that somebody asked for."""
 
 
 class Dialect(str, Enum):
-    """Layouts of a call log."""
+    """Layouts of a call log, and dumps of PyTorch's flight recorder."""
 
     bare = "bare"
     op_count = "opCount"
     group_hash = "groupHash"
     bracketed = "bracketed"
+    flight_recorder = "flight-recorder"
 
 
 @command(
@@ -49,6 +55,7 @@ class Dialect(str, Enum):
         "megatrace simulate stuck-host --out /tmp/job/logs",
         "megatrace simulate --list",
         "megatrace simulate my-job.yaml --out /tmp/job/logs --dialect opCount --seed 7",
+        "megatrace simulate stuck-kernel --out /tmp/job/dumps --dialect flight-recorder",
     ],
     order=40,
 )
@@ -90,18 +97,29 @@ def simulate_(
                 f"{out}: the logs need up to {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
                 "name a folder on a larger disk"
             )
-        lines = write_text(
-            run.trace,
-            out,
-            dialect.value,
-            None if say is None else lambda done, of: say(done, of, "writing logs"),
-        )
+        lines = _write(run.trace, out, dialect, chosen, say)
     output.write_whole(out.parent / "truth.json", json.dumps(run.truth.as_json(), indent=1) + "\n")
     output.write_whole(out.parent / "job.yaml", yaml.safe_dump(job_yaml(chosen), sort_keys=False))
     seconds = time.monotonic() - begin
     print(f"{lines:,} calls of {chosen.world_size:,} ranks written to {out} in {seconds:.1f} s.")
     print(f"The truth is in {out.parent / 'truth.json'}: {_said(run.truth)}.")
     print(f"Next: megatrace diagnose {out} --ranks-per-node {chosen.ranks_per_node}")
+
+
+def _write(trace: Trace, out: Path, dialect: Dialect, chosen: Scenario, say: pipeline.Say | None) -> int:
+    """Writes the recording; how many calls it holds."""
+
+    def progress(done: int, of: int) -> None:
+        if say is not None:
+            say(done, of, "writing logs")
+
+    if dialect is not Dialect.flight_recorder:
+        return write_text(trace, out, dialect.value, progress)
+    # A watchdog dumps when a call has not completed in time; a job that is cut while it moves, on demand.
+    wait = TIMEOUT_MS * 1_000_000 if chosen.capture.cut_at_s is None else ON_DEMAND_NS
+    write_dumps(trace, out, written_at=int(trace.events.enqueue.max()) + wait, progress=progress)
+    _, bounds = trace.events.offsets()
+    return int(np.minimum(np.diff(bounds), ENTRIES).sum())
 
 
 def _list() -> None:
