@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from megatrace.model.finding import Culprits, Diagnosis, Evidence, NextStep, Status, Verdict, Window
+from megatrace.model.schedule import Phase
 from megatrace.reports import ReportOptions, reports
 from megatrace.reports.columns import clip, wrap
 from megatrace.reports.terminal import render, report
@@ -168,6 +169,18 @@ def test_markup_and_escapes_of_the_input_stay_text(nasty: str) -> None:
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
         visible = nasty if nasty.isprintable() else nasty.encode("unicode_escape").decode("ascii")
         assert text.count(visible) >= 8
+
+
+def test_a_call_between_two_iterations_is_after_the_first_of_them() -> None:
+    finding = hang().findings[0]
+    between = replace(
+        finding, where=replace(finding.where, phase=Phase.OTHER, micro_batch=None, iteration=13)
+    )
+    text = render(replace(hang(), findings=(between,)), width=200)
+    assert "where     stage 2 · after iteration 12 · RECV from rank 809" in text
+    assert "outside" not in text
+    first = replace(between, where=replace(between.where, iteration=0))
+    assert "iteration 0" in render(replace(hang(), findings=(first,)), width=200)
 
 
 def test_a_command_is_never_wrapped() -> None:

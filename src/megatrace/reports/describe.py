@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from megatrace.model.finding import Diagnosis, Endpoint, Finding, Status, Verdict, Where, Window
 from megatrace.model.layout import ParallelLayout
+from megatrace.model.schedule import Phase
 from megatrace.model.trace import RankPlace
 from megatrace.reports.texts import Texts
 from megatrace.reports.wording import plain, seconds_after, spoken, wall_time
@@ -211,13 +212,17 @@ def where(scene: Scene, finding: Finding) -> str:
         return ""
     if at.stage is not None and (scene.layout is None or scene.layout.pp > 1):
         parts.append(say("stage", stage=at.stage))
-    if at.phase is not None and at.micro_batch is not None:
+    # What follows the last gradient synchronisation is counted to the next iteration (as in the sentences).
+    after = at.phase is Phase.OTHER and bool(at.iteration)
+    if after:
+        parts.append(say("after_iteration", last=(at.iteration or 0) - 1))
+    elif at.phase is not None and at.micro_batch is not None:
         parts.append(say("phase_of", phase=scene.texts.phase(at.phase), mb=at.micro_batch))
     elif at.phase is not None:
         parts.append(scene.texts.phase(at.phase))
     elif at.micro_batch is not None:
         parts.append(say("micro_batch", mb=at.micro_batch))
-    if at.iteration is not None:
+    if at.iteration is not None and not after:
         parts.append(say("iteration", first=at.iteration))
     if at.training_step is not None:
         parts.append(say("training_step", step=at.training_step))

@@ -104,6 +104,7 @@ PHRASES = {
     "ago": ("{duration} ago", "{duration}前"),
     "iterations": ("iterations {first}–{last}", "第 {first}–{last} 次迭代"),
     "iteration": ("iteration {first}", "第 {first} 次迭代"),
+    "after_iteration": ("after iteration {last}", "第 {last} 次迭代之后"),
     "from_iteration": ("from iteration {first} on", "自第 {first} 次迭代起"),
     "t_range": ("t = {start}–{end} s", "t = {start}–{end} s"),
     "t_from": ("t = {start} s", "t = {start} s"),
