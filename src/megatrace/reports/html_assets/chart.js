@@ -227,12 +227,12 @@ class Chart {
     const i = this.inner, v = this.view;
     context.fillStyle = colours.soft;
     context.textAlign = "center";
-    let marksAt = ticks(v.x0, v.x1, Math.max(2, Math.floor(i.w / 90)));
+    let marksAt = ticks(v.x0, v.x1, Math.max(2, Math.floor(i.w / 64)));
     if (whole) marksAt = marksAt.filter((value) => Number.isInteger(Math.round(value * 1e6) / 1e6));
     const nameWidth = context.measureText(name).width;
     for (const value of marksAt) {
-      const x = this.px(value + (this.cellShift ?? 0));
-      if (x < i.x - 1 || x > i.x + i.w - nameWidth - 20) continue;
+      const x = this.px(value);
+      if (x < i.x - 1 || x > i.x + i.w - nameWidth - 14) continue;
       context.fillText(format(value), x, i.y + i.h + 14);
     }
     context.textAlign = "right";
