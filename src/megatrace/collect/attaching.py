@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def take(pids: Sequence[int], folder: Path, *, stacks: bool = True, ras: str = "
     inputs: list[Path] = []
     seen = [found for pid in pids for found in [processes.read_process(pid)] if found is not None]
     inputs += _rings(seen, folder / "rings", notes)  # first: they hold the moment
+    seen = [_ranked(process, folder / "rings") for process in seen]
     inputs += _flight_recorder(seen, folder / "flight", notes)
     if stacks:
         seen = [_with_stack(process, notes) for process in seen]
@@ -70,6 +72,17 @@ def _rings(seen: Iterable[Process], folder: Path, notes: list[str]) -> list[Path
                 except OSError as error:
                     notes.append(f"{source} cannot be copied: {error.strerror}")
     return [folder] if copied else []
+
+
+def _ranked(process: Process, folder: Path) -> Process:
+    """With the rank that the process has told in its file of groups: /proc shows the environment that it was
+    started with, and a launcher that forks sets the rank later."""
+    if process.rank is not None:
+        return process
+    for path in folder.glob(f"groups-*-{process.pid}.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return replace(process, rank=int(json.loads(path.read_text("utf-8"))["rank"]))
+    return process
 
 
 def _flight_recorder(seen: Iterable[Process], folder: Path, notes: list[str]) -> list[Path]:

@@ -17,6 +17,7 @@ import shutil
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -150,6 +151,9 @@ def _put_away(rings: Path, place: Path) -> None:
         for path in files:
             shutil.move(path, kept / path.name)
         rings.rmdir()
+        if rings.is_relative_to(launch.SHARED_MEMORY):
+            with suppress(OSError):  # the folder of the job, while another launcher of it still runs here
+                rings.parent.rmdir()
     except OSError as error:
         _say(f"the recordings stay in {rings}: {error.strerror or error}")
         return
