@@ -1,10 +1,11 @@
 """Whether a job stood when its states were dumped.
 
 A dump carries no time of its own, so silence cannot be measured. Most dumps are written because a watchdog
-timed out, and then the job stands; but they can be had from a running job as well. Three things tell: the
+timed out, and then the job stands; but they can be had from a running job as well. Four things tell: the
 files were written too soon after the newest record; one rank had completed what another had not even
-called, so the dumps are of different moments of a job that moved; or chains of waiting end at most of the
-ranks and in many places, as they do in a running job and not behind one fault.
+called, so the dumps are of different moments of a job that moved; a device had not begun a call that none
+of its peers had begun either, so it was computing; or chains of waiting end at most of the ranks and in
+many places, as they do in a running job and not behind one fault.
 
 Does not look at calls of the past.
 """
@@ -19,12 +20,16 @@ from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.hang_stall import Stall, Standing, silence_needed
 from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import NO_SEQ
+from megatrace.model.frontier import STARTED
 from megatrace.model.states import Dumped
 from megatrace.units import format_duration
 
 SPREAD = 0.5
 """Share of all ranks at the ends of chains from which on a job runs: behind a fault nearly all others wait.
 Only where there are several ends: a call in flight holds all its members."""
+FLYING = 2
+"""Calls that all members made and none completed, from which on a job runs: one stands in a hang, and whoever
+is not in it waits for it."""
 SEVERAL = 3
 """Ends from which on they are several: two ranks may fail at once."""
 
@@ -44,6 +49,14 @@ def judge_dump(graph: WaitsFor, roots: Sequence[Root], dumped: Dumped) -> Stall:
         )
         return Stall(Standing.UNKNOWN, end, quiet, reason)
     known = [root for root in roots if root.kind is not RootKind.UNRECORDED]
+    idle = [root for root in known if root.kind is RootKind.DEVICE and not _begun(graph, root)]
+    if idle:
+        reason = f"{len(idle)} devices had not begun a call that nobody had begun: they were computing"
+        return Stall(Standing.UNKNOWN, end, 0, reason)
+    flying = [root for root in known if root.kind is RootKind.GROUP]
+    if len(flying) >= FLYING:
+        reason = f"{len(flying)} calls of different groups were under way, as in a running job"
+        return Stall(Standing.UNKNOWN, end, 0, reason)
     ends = {rank for root in known for rank in root.ranks}
     if len(_places(graph, known)) >= SEVERAL and len(ends) >= SPREAD * len(frontier):
         reason = f"{len(ends)} of {len(frontier)} ranks wait for nobody, as in a running job"
@@ -51,6 +64,15 @@ def judge_dump(graph: WaitsFor, roots: Sequence[Root], dumped: Dumped) -> Stall:
     timeout = "" if dumped.timeout is None else f" ({format_duration(dumped.timeout)} here)"
     reason = f"such dumps are written when a call has not completed within its timeout{timeout}"
     return Stall(Standing.STANDS, end, 0, reason)
+
+
+def _begun(graph: WaitsFor, root: Root) -> bool:
+    """Whether anybody started one of the calls that a device has not: peers of a stuck device do at once."""
+    for instance in root.instances:
+        rows = graph.calls.instance == instance
+        if bool((graph.calls.state[rows] >= STARTED).any()) or len(graph.finished(instance)):
+            return True
+    return False
 
 
 def _places(graph: WaitsFor, roots: Sequence[Root]) -> set[int]:

@@ -42,13 +42,14 @@ DESCRIPTIONS = {
 
 
 class Dumps:
-    """The dumps of one trace. ``entries`` kept of each rank."""
+    """The dumps of one trace. ``entries`` kept of each rank; ``timing``: starts are recorded, which PyTorch
+    does only when asked to."""
 
-    def __init__(self, trace: Trace, entries: int = ENTRIES) -> None:
+    def __init__(self, trace: Trace, entries: int = ENTRIES, *, timing: bool = True) -> None:
         events = trace.events
         if events.comm is None or events.end is None or events.start is None:
             raise UsageError("a flight recorder needs groups, starts and ends: take the ring view of the job")
-        self.trace, self.entries = trace, entries
+        self.trace, self.entries, self.timing = trace, entries, timing
         self._of_rank: dict[int, list[int]] = {}
         for communicator in trace.communicators:
             for rank in communicator.members or ():
@@ -94,6 +95,7 @@ class Dumps:
             if comm not in local:
                 continue
             p2p = op in (Op.SEND, Op.RECV)
+            start = start if self.timing else UNSEEN
             counter = messages if p2p else collectives
             counter[comm] = counter[comm] + 1 if p2p else seq
             state = "completed" if end != UNSEEN else "started" if start != UNSEEN else "scheduled"
@@ -151,6 +153,7 @@ def write_dumps(
     directory: Path,
     *,
     entries: int = ENTRIES,
+    timing: bool = True,
     as_json: bool = False,
     written_at: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -160,7 +163,7 @@ def write_dumps(
     ``written_at`` ns since the epoch: the time that the files get, as if they had been written then. Ranks in
     ``coverage.ranks_missing`` get none. Raises ``UsageError`` where the directory cannot be written.
     """
-    dumps = Dumps(trace, entries)
+    dumps = Dumps(trace, entries, timing=timing)
     ranks = sorted(
         {rank for item in trace.communicators for rank in item.members or ()}
         - set(trace.coverage.ranks_missing)
