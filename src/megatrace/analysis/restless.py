@@ -46,10 +46,11 @@ def find_restless(costs: Costs) -> tuple[F8, float] | None:
     if k < ENOUGH or not known.any():
         return None
     ratio = np.where(known, work / np.maximum(typical, NOTHING_S), np.nan)
-    if tasks >= SEVERAL:
-        ratio = ratio / median(ratio, 4)[..., None]
-    else:
-        ratio = ratio / median(ratio.reshape(k, -1), 1)[:, None, None, None, None]
+    with np.errstate(invalid="ignore"):  # nothing over nothing: a rank of which an iteration was not seen
+        if tasks >= SEVERAL:
+            ratio = ratio / median(ratio, 4)[..., None]
+        else:
+            ratio = ratio / median(ratio.reshape(k, -1), 1)[:, None, None, None, None]
     low, high = np.quantile(np.nan_to_num(ratio, nan=1.0), (0.25, 0.75), axis=0)  # [S, D, M, T]
     spread = np.where(known, (high - low) / QUARTILES, np.nan)
     usual = float(np.median(spread[known]))
