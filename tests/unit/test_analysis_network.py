@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megatrace.analysis.network import STALL_NS, diagnose_network, judge_network
+from megatrace.analysis.network import DRAWN, STALL_NS, diagnose_network, judge_network
 from megatrace.model.events import Events
 from megatrace.model.finding import Kind, Status, Verdict
 from megatrace.model.series import Series, SeriesKind
@@ -89,3 +89,12 @@ def test_an_empty_queue_looks_upstream() -> None:
     diagnosis = diagnose_network(trace, T0 + 20 * STEP + 2 * STALL_NS)
     assert diagnosis.verdict is Verdict.HEALTHY
     assert "were not recorded" in diagnosis.headline
+
+
+def test_the_blamed_path_is_drawn_first_and_not_all_are() -> None:
+    many = [item for at in range(40) for item in healthy(f"a → {at}")]
+    sick = path("a → x", [10e9] * 20 + [2e9] * 40, [4e6] * 60)
+    diagnosis = diagnose_network(Trace(Events.empty(), series=tuple(many + sick)), None)
+    drawn = diagnosis.pictures.series
+    assert [item.name for item in drawn[:3]] == ["a → x"] * 3
+    assert len(drawn) == 3 * DRAWN

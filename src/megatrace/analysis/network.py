@@ -27,6 +27,7 @@ from megatrace.model.finding import (
     JobSummary,
     Kind,
     Link,
+    Pictures,
     Severity,
     Status,
     Verdict,
@@ -41,6 +42,9 @@ ARROW = " → "
 
 WORK_REQUEST = "work_request"
 """Name of the facts that are failed completions of the verbs recorder."""
+
+DRAWN = 16
+"""Paths that are drawn: more lines in one picture cannot be told apart."""
 
 SICK = 0.5
 """A path below half of what its peers reach while busy. Two flows that share a port for a while get half
@@ -151,8 +155,7 @@ def judge_network(series: Sequence[Series], facts: Sequence[LogFact], until: int
 def _failure(fact: LogFact) -> Finding:
     path, what = fact.word("path"), fact.word("what")
     source, _, destination = path.partition(ARROW)
-    src = Endpoint(rank=fact.rank, node=fact.node, device=source)
-    links = (Link(src, Endpoint(device=destination)),) if destination else ()
+    links = (_link(path, fact.rank),) if destination else ()
     return Finding(
         Kind.HANG_NETWORK,
         Severity.P0,
@@ -162,8 +165,11 @@ def _failure(fact: LogFact) -> Finding:
         culprits=Culprits(links=links),
         window=None if fact.time is None else Window(fact.time, None),
         evidence=(
-            Evidence("status of the completion", None if fact.code is None else float(fact.code)),
-            Evidence("vendor error", fact.number("vendor")),
+            Evidence(
+                f"the completion has status {fact.code} ({what})",
+                None if fact.code is None else float(fact.code),
+            ),
+            Evidence(f"vendor error {fact.word('vendor')}", fact.number("vendor")),
         ),
         remedy=f"look at both ends of {path}: link state, retry counters, whether the other process lives",
         fingerprint=f"{Kind.HANG_NETWORK.value}:{path}",
@@ -194,9 +200,13 @@ def _stall(path: Path, end: int) -> Finding:
         culprits=_culprits(path),
         window=Window(since, None),
         evidence=(
-            Evidence("work requests posted and not completed", float(path.depth[-1])),
-            Evidence("outstanding bytes", float(path.outstanding[-1]), "bytes"),
-            Evidence("since the last completion", seconds, "s"),
+            Evidence(
+                f"{path.depth[-1]:.0f} work requests are posted and not completed", float(path.depth[-1])
+            ),
+            Evidence(
+                f"{format_size(path.outstanding[-1])} outstanding", float(path.outstanding[-1]), "bytes"
+            ),
+            Evidence(f"the last completion was {seconds:.1f} s before the end", seconds, "s"),
         ),
         remedy=f"look at both ends of {source} → {destination}: link state, retry counters, the switch port",
         fingerprint=f"{Kind.HANG_NETWORK.value}:{path.name}",
@@ -231,9 +241,9 @@ def _sick(path: Path, paths: Sequence[Path]) -> Finding | None:
         culprits=_culprits(path),
         window=Window(int(path.times[first]), int(path.times[last]) if recovered else None),
         evidence=(
-            Evidence("bandwidth while busy", reached, "bytes/s"),
-            Evidence("usual bandwidth while busy", usual, "bytes/s"),
-            Evidence("share of samples with bytes outstanding", share),
+            Evidence(f"{format_size(int(reached))}/s while busy", reached, "bytes/s"),
+            Evidence(f"{format_size(int(usual))}/s is usual while busy", usual, "bytes/s"),
+            Evidence(f"its queue held data {share:.0%} of that time", share),
         ),
         remedy=f"look at both ends of {source} → {destination}: link speed, error and congestion counters",
         fingerprint=f"{Kind.SLOW_NETWORK.value}:{path.name}",
@@ -280,9 +290,33 @@ def _busy_mean(path: Path, inside: slice) -> float:
 
 
 def _culprits(path: Path) -> Culprits:
-    source, destination = path.ends
-    src = Endpoint(rank=path.rank, node=path.node, device=source)
-    return Culprits(links=(Link(src, Endpoint(device=destination)),))
+    return Culprits(links=(_link(path.name, path.rank),))
+
+
+def _link(name: str, rank: int | None) -> Link:
+    source, _, destination = name.partition(ARROW)
+    return Link(_end(source, rank), _end(destination, None))
+
+
+def _end(name: str, rank: int | None) -> Endpoint:
+    """ "node7 mlx5_0/1" is a device of a node; "port 0x…" and "LID 7" are addresses of nobody known."""
+    node, blank, device = name.partition(" ")
+    if blank and "/" in device:
+        return Endpoint(rank=rank, node=node, device=device)
+    return Endpoint(rank=rank, device=name)
+
+
+def shown(series: Sequence[Series], findings: Sequence[Finding]) -> tuple[Series, ...]:
+    """The series to draw: those of blamed paths first, then the fullest queues; at most ``DRAWN`` paths."""
+    blamed = {found.fingerprint.partition(":")[2] for found in findings}
+
+    def key(path: Path) -> tuple[bool, float]:
+        return path.name not in blamed, -float(path.outstanding.max())
+
+    names = [(path.name, path.rank) for path in sorted(paths_of(series), key=key)[:DRAWN]]
+    order = {name: at for at, name in enumerate(names)}
+    kept = [item for item in series if (item.name, item.rank) in order]
+    return tuple(sorted(kept, key=lambda item: order[item.name, item.rank]))
 
 
 def diagnose_network(trace: Trace, now: int | None) -> Diagnosis:
@@ -306,4 +340,5 @@ def diagnose_network(trace: Trace, now: int | None) -> Diagnosis:
         clock=ClockInfo(t0=min(times, default=0)),
         inputs=trace.inputs,
         coverage=trace.coverage,
+        pictures=Pictures(series=shown(trace.series, found.findings)),
     )
