@@ -24,7 +24,7 @@ from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.inspector import diagnose_inspector
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
-from megatrace.analysis.network import WORK_REQUEST, diagnose_network, judge_network
+from megatrace.analysis.network import WORK_REQUEST, diagnose_network, judge_network, shown
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.ras import diagnose_ras
 from megatrace.analysis.slow import find_slow
@@ -115,6 +115,9 @@ def analyse(
     tell("verdict")
     diagnosis = _conclude(resolved, table, work, findings, hang, earlier)
     diagnosis = replace(diagnosis, clock=alignment.clock_info(diagnosis.clock.t0))
+    if trace.series:
+        pictures = replace(diagnosis.pictures, series=shown(trace.series, diagnosis.findings))
+        diagnosis = replace(diagnosis, pictures=pictures)
     if timeline:
         tell("the calls to show")
         diagnosis = replace(diagnosis, timeline=_timeline(resolved, table, work, diagnosis))
