@@ -197,7 +197,7 @@ def _straggler(
         culprits=Culprits(
             ranks=() if known is None else (known,), nodes=(host,) if host and known is None else ()
         ),
-        impact=Impact(slowdown=total / max(total - wait, 1e-9), seconds_lost=wait / 1e6),
+        impact=Impact(seconds_lost=wait / 1e6),
         evidence=(
             Evidence(
                 f"the others spend {format_percent(wait / total)} of their time in these calls waiting",
@@ -258,7 +258,7 @@ def _slow_group(comm: InspectorComm, lost: float, factor: float, what: str, rank
             ranks=tuple(sorted(rank for rank in known if rank is not None)),
             nodes=tuple(hosts) if None in known else (),
         ),
-        impact=Impact(slowdown=factor, seconds_lost=lost),
+        impact=Impact(seconds_lost=lost),
         evidence=(Evidence(f"its members are on {', '.join(hosts[:8]) or 'unknown nodes'}"),),
         remedy="Test the paths between these nodes one by one (ib_write_bw), and look at port counters.",
     )

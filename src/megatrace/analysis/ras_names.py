@@ -8,7 +8,7 @@ from megatrace.model.ras import Process, RasCommunicator, RasSnapshot
 from megatrace.model.trace import RankPlace
 from megatrace.units import say_ranks
 
-LISTED = 8
+LISTED = 3
 """Ranks that are named with their processes; of more only the numbers."""
 
 

@@ -45,6 +45,8 @@ class InspectorReader:
         self._rows: list[tuple[int, int, int, int, int, float, int]] = []
         self._lines = self._bad = self._messages = self._dropped = 0
         self._inputs: list[str] = []
+        self._writers: list[set[tuple[str, int]]] = []
+        """processes that wrote each input"""
         self._notes: list[str] = []
 
     def refuses(self, head: bytes) -> str | None:
@@ -58,6 +60,7 @@ class InspectorReader:
     def add(self, source: Source) -> None:
         """Reads all lines of one file; broken ones are counted."""
         self._inputs.append(source.name)
+        self._writers.append(set())
         view, rest = memoryview(bytearray(_BLOCK)), b""
         while size := source.readinto(view):
             *lines, rest = (rest + bytes(view[:size])).split(b"\n")
@@ -100,7 +103,9 @@ class InspectorReader:
             return
         comm = self._comm(header, size)
         host, pid = metadata.get("hostname"), _whole(metadata.get("pid"))
-        self._places[comm].setdefault(rank, (host[:120] if isinstance(host, str) else "", pid))
+        place = (host[:120] if isinstance(host, str) else "", pid)
+        self._places[comm].setdefault(rank, place)
+        self._writers[-1].add(place)
         name = call.get("coll")
         op = self._ops.setdefault(name[:40] if isinstance(name, str) else "unknown", len(self._ops))
         timing = call.get("coll_timing_source")
@@ -148,7 +153,10 @@ class InspectorReader:
         return Trace(
             Events.empty(),
             coverage=Coverage(_SEEN, lines=self._lines, bad_lines=self._bad, notes=tuple(self._notes)),
-            inputs=tuple(InputInfo(name, "inspector", _SEEN, len({*columns[1]})) for name in self._inputs),
+            inputs=tuple(
+                InputInfo(name, "inspector", _SEEN, len(writers))
+                for name, writers in zip(self._inputs, self._writers, strict=True)
+            ),
             inspector=calls,
         )
 
