@@ -170,6 +170,10 @@ class TestWords:
             assert words in text[at:], words
             at = text.index(words, at)
 
+    def test_the_word_of_the_verdict_is_not_said_twice(self) -> None:
+        page = Page(render(replace(slow_window(), headline="SLOW: it was the moon."), OPTIONS))
+        assert "SLOW it was the moon\n" in page.text
+
     def test_of_a_job_that_stands_the_unfinished_iteration_comes_first(self) -> None:
         page = Page(render(hang(), OPTIONS))
         assert page.attribute("div", "data-figure") == ["gantt", "iterations", "heat"]
@@ -204,17 +208,14 @@ class TestWords:
         without = Page(render(slow_window(), replace(OPTIONS, command=""))).text
         assert "How to reproduce" not in without
 
-    def test_in_chinese_every_fixed_word_is_and_the_english_sentence_stays(self) -> None:
-        page = Page(render(slow_window(), replace(OPTIONS, lang="zh")))
+    def test_in_chinese_every_fixed_word_is_and_what_cannot_be_translated_stays_english(self) -> None:
+        odd = replace(slow_window(), headline="SLOW: the moon stood in the way.")
+        page = Page(render(odd, replace(OPTIONS, lang="zh")))
         assert page.attribute("html", "lang") == ["zh"]
-        for words in (
-            "变慢",
-            "故障点",
-            "迭代时间",
-            "如何复现",
-            "rank 2 (stage 1, TP 0) computed 2.5× slower",
-        ):
+        for words in ("变慢", "故障点", "迭代时间", "如何复现", "SLOW: the moon stood in the way"):
             assert words in page.text
+        assert "the moon" not in Page(render(slow_window(), replace(OPTIONS, lang="zh"))).text
+        assert "计算用时为平时的 2.5 倍" in Page(render(slow_window(), replace(OPTIONS, lang="zh"))).text
         for words in ("Culprit", "Iteration time", "How to reproduce", "Configuration"):
             assert words not in page.text
 

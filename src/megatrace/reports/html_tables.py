@@ -290,7 +290,7 @@ def config_table(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> Table:
         if value is not None and math.isfinite(value):
             rows.append((page(key), _ms(value), seen))
     if job.baseline:
-        rows.append((page("baseline"), plain(job.baseline), "–"))
+        rows.append((page("baseline"), scene.texts.sentence(plain(job.baseline)), "–"))
     rows.append((page("clock"), moment(scene, diagnosis.clock.t0).partition(" (")[0], seen))
     head = ("", page("value"), page("source"))
     return Table(page("config"), head, tuple(Row(row) for row in rows), numbers=len(head))

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from megatrace import __version__
 from megatrace.model.finding import Culprits, Diagnosis, Finding, Severity, Verdict
-from megatrace.reports import ReportOptions, chinese, describe
+from megatrace.reports import ReportOptions, chinese, describe, sentences_zh
 from megatrace.reports.describe import Scene
 from megatrace.reports.html_tables import Figure, Table, config_table, figures, stage_table
 from megatrace.reports.html_texts import PageTexts
 from megatrace.reports.overview import coverage_items, healthy_facts, input_items
 from megatrace.reports.texts import Texts
-from megatrace.reports.wording import plain, wall_time
+from megatrace.reports.wording import plain, wall_time, without_word
 
 MAX_EVIDENCE = 4
 """Reasons shown before "show more": the strongest stand first, and four are read."""
@@ -119,7 +119,8 @@ class _Viewer:
         d, page = self.diagnosis, self.page
         serious = [item for item in d.findings if item.severity <= Severity.P2]
         minor = [item for item in d.findings if item.severity > Severity.P2]
-        word, sentence = self.texts.verdict(d.verdict), self._headline()
+        word = self.texts.verdict(d.verdict)
+        sentence, original = self._headline()
         healthy = d.verdict is Verdict.HEALTHY
         made = None if self.options.generated_at is None else wall_time(self.options.generated_at, date=True)
         missing = d.coverage.ranks_missing
@@ -130,13 +131,13 @@ class _Viewer:
             word=word,
             verdict=d.verdict.value,
             sentence=sentence,
-            original=plain(d.headline) if self.options.lang == "zh" else "",
+            original=original,
             made="" if made is None else page("made", time=made[:16]),
             version=f"MegaTrace {__version__}",
             cards=tuple(self._card(item) for item in serious),
             notes=tuple(f"{item.severity.name} · {self._sentence(item)}" for item in minor),
             facts=tuple(healthy_facts(d, self.texts, "")) if healthy else (),
-            alternatives=tuple(plain(text) for text in d.alternatives),
+            alternatives=tuple(self._said(text) for text in d.alternatives),
             missing=self.texts.say("missing_logs", who=describe.spelt(self.scene, missing))
             if missing
             else "",
@@ -145,27 +146,38 @@ class _Viewer:
             stages=stage_table(d, page, culprits),
             config=config_table(d, self.scene, page),
             coverage=tuple(coverage_items(d, self.scene, verbose=True)),
-            warnings=tuple(plain(text) for text in d.warnings),
+            warnings=tuple(self._said(text) for text in d.warnings),
             inputs=tuple(input_items(d, self.texts, verbose=False)),
             command=plain(self.options.command),
             undecidable=d.verdict is Verdict.UNDECIDABLE,
             healthy=healthy,
         )
 
-    def _headline(self) -> str:
-        if self.options.lang == "zh":
-            return chinese.headline(self.diagnosis, self.scene)
-        return plain(self.diagnosis.headline).rstrip(".")
+    def _headline(self) -> tuple[str, str]:
+        """(the sentence in the language of the page, the English one where it could not be translated)."""
+        english = without_word(self.texts.verdict(self.diagnosis.verdict), plain(self.diagnosis.headline))
+        english = english.rstrip(".")
+        if self.options.lang != "zh":
+            return english, ""
+        known = sentences_zh.translated(english)
+        if known is not None:
+            return known, ""
+        return chinese.headline(self.diagnosis, self.scene), english
 
     def _sentence(self, finding: Finding) -> str:
         if self.options.lang == "zh":
-            return chinese.sentence(finding, self.scene)
+            known = sentences_zh.translated(plain(finding.summary))
+            return known or chinese.sentence(finding, self.scene)
         return plain(finding.summary)
+
+    def _said(self, text: str) -> str:
+        """A sentence of the diagnosis in the language of the page, in English where it has no other."""
+        return self.texts.sentence(plain(text))
 
     def _steps(self, serious: Sequence[Finding]) -> tuple[tuple[str, str], ...]:
         said = {item.remedy for item in serious}
         return tuple(
-            (plain(step.command), plain(step.why))
+            (plain(step.command), self._said(step.why))
             for step in self.diagnosis.next_steps
             if step.command not in said
         )
@@ -193,7 +205,7 @@ class _Viewer:
             why=self._listing([item.text for item in finding.evidence], MAX_EVIDENCE),
             exonerated=self._listing(finding.exonerated, MAX_EVIDENCE),
             chain=self._listing(finding.chain, MAX_CHAIN),
-            remedy=plain(finding.remedy),
+            remedy=self._said(finding.remedy),
             details=self._details(finding),
         )
 
@@ -209,7 +221,7 @@ class _Viewer:
         return tuple(Fact(label, (text,)) for label, text in rows if text)
 
     def _listing(self, items: Sequence[str], limit: int) -> Listing:
-        texts = tuple(plain(item) for item in items)
+        texts = tuple(self._said(item) for item in items)
         # One more than the limit is shown rather than hidden: the button would take its place.
         shown = len(texts) if len(texts) <= limit + 1 else limit
         more = self.page("more", count=len(texts) - shown) if len(texts) > shown else ""

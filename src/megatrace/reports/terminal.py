@@ -17,7 +17,7 @@ from megatrace.reports.overview import coverage_items, has_holes, healthy_facts,
 from megatrace.reports.page import Page, Style
 from megatrace.reports.stages import stage_table
 from megatrace.reports.texts import LABELS, Texts
-from megatrace.reports.wording import plain
+from megatrace.reports.wording import plain, without_word
 
 MAX_EVIDENCE = 5
 """Reasons shown without --verbose: the analysis puts the strongest first, and nobody reads ten at night."""
@@ -82,13 +82,13 @@ class _Terminal:
         word = self.texts.verdict(diagnosis.verdict)
         style = _STYLES[diagnosis.verdict]
         if self.texts.lang == "zh":
-            known = sentences_zh.translated(_without(word, english))
+            known = sentences_zh.translated(without_word(word, english))
             self.page.headline(word, style, known or chinese.headline(diagnosis, self.scene))
             self.page.blank()
             if known is None:
                 self._row("original", [english])
         else:
-            self.page.headline(word, style, _without(word, english))
+            self.page.headline(word, style, without_word(word, english))
             self.page.blank()
 
     def _healthy(self) -> None:
@@ -236,10 +236,3 @@ class _Terminal:
 
     def _row(self, key: str, items: list[str], *, bullets: bool = False, style: Style = Style.PLAIN) -> None:
         self.page.row(self.texts.label(key), [item for item in items if item], bullets=bullets, style=style)
-
-
-def _without(word: str, sentence: str) -> str:
-    """A sentence without the verdict's word at its beginning, which stands before it already."""
-    if sentence[: len(word)].upper() != word or not sentence[len(word) :].startswith((":", " ")):
-        return sentence
-    return sentence[len(word) :].lstrip(" :") or sentence

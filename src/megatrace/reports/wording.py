@@ -74,3 +74,10 @@ def wall_time(time: int, *, date: bool = False) -> str | None:
     moment = datetime.fromtimestamp(time // NS_PER_S, timezone.utc)
     text = f"{moment:%H:%M:%S}.{time % NS_PER_S // 1_000_000:03d}"
     return f"{moment:%Y-%m-%d} {text}" if date else text
+
+
+def without_word(word: str, sentence: str) -> str:
+    """A sentence without the verdict's word at its beginning, which stands before it already."""
+    if sentence[: len(word)].upper() != word or not sentence[len(word) :].startswith((":", " ")):
+        return sentence
+    return sentence[len(word) :].lstrip(" :") or sentence
