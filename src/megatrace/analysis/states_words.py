@@ -49,7 +49,7 @@ def lag_lines(trace: Trace, graph: WaitsFor, culprits: tuple[int, ...]) -> list[
     """ "in group EXPERT 72 ranks 9, 14 are at #44,790, the other 6 at #44,796 (ALL_TO_ALL)", the group whose
     members have waited longest first."""
     frontier = graph.frontier
-    lags: list[tuple[int, int, str]] = []
+    lags: list[tuple[bool, int, int, str]] = []
     behind: dict[int, set[int]] = {}
     comms = {
         int(comm)
@@ -72,16 +72,17 @@ def lag_lines(trace: Trace, graph: WaitsFor, culprits: tuple[int, ...]) -> list[
             f"{'is' if guilty.sum() == 1 else 'are'} at {_numbers(here)}, the other "
             f"{format_count(int((~guilty).sum()))} at {_numbers(there)}"
         )
-        lags.append((since, comm, text))
+        mixed = bool(there.min() <= here.max())  # others are no further either
+        lags.append((mixed, since, comm, text))
         behind[comm] = set(ranks[guilty].tolist())
     lags.sort()
     told: list[str] = []
     covered: set[int] = set()
-    for _, comm, text in lags:  # first one group for each culprit
+    for _, _, comm, text in lags:  # first one group for each culprit
         if len(told) < GROUPS and not behind[comm] <= covered:
             told.append(text)
             covered |= behind[comm]
-    told += [text for _, _, text in lags if text not in told][: GROUPS - len(told)]
+    told += [text for _, _, _, text in lags if text not in told][: GROUPS - len(told)]
     if len(lags) > len(told):
         told.append(f"the same in {len(lags) - len(told)} other groups that they share with others")
     return told
