@@ -1,4 +1,4 @@
-"""What the analysis gives to be drawn: the iteration that a hang broke off, lateness by iteration, series."""
+"""What the analysis gives to be drawn: the iteration that a hang broke off; lateness by iteration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from megatrace.analysis.diagnosing import diagnose
-from megatrace.analysis.summary import MAX_SERIES, series_near
-from megatrace.model.finding import Culprits, Endpoint, Finding, Kind, Link, Severity, Verdict
+from megatrace.model.finding import Verdict
 from megatrace.model.schedule import Phase
-from megatrace.model.series import Series, SeriesKind
 from megatrace.simulator import MissingRecv, Scenario, SlowGpu, simulate
 
 PIPELINE = Scenario(tp=2, pp=4, dp=2, ranks_per_node=8, micro_batches=8, iterations=8, layers_per_stage=2)
@@ -70,19 +68,3 @@ def test_each_call_of_lateness_has_its_iteration() -> None:
     late = p.lateness_ms[p.lateness_ranks.tolist().index(CULPRIT)]
     inside = (p.lateness_iteration >= 3) & (p.lateness_iteration <= 5)
     assert np.nanmedian(late[inside]) > 3 * np.nanmedian(late[~inside])
-
-
-def test_series_of_the_culprits_come_first_and_counters_are_not_drawn() -> None:
-    def series(kind: SeriesKind, rank: int | None, node: str | None = None) -> Series:
-        return Series(kind, "x", rank, node, None, np.arange(2), np.ones(2))
-
-    depth = [series(SeriesKind.QUEUE_DEPTH, rank) for rank in range(20)]
-    speed = [series(SeriesKind.BANDWIDTH, None, node) for node in ("node0", "node1")]
-    counter = series(SeriesKind.COUNTER, 13)
-    empty = Series(SeriesKind.QUEUE_DEPTH, "x", 13, None, None, np.empty(0, np.int64), np.empty(0))
-    link = Link(Endpoint(rank=7), Endpoint(node="node1"))
-    finding = Finding(Kind.SLOW_NETWORK, Severity.P1, "x", culprits=Culprits(ranks=(13,), links=(link,)))
-    kept = series_near([*depth, *speed, counter, empty], [finding])
-    assert [item.rank for item in kept[:3]] == [7, 13, 0]
-    assert [item.node for item in kept if item.kind is SeriesKind.BANDWIDTH] == ["node1", "node0"]
-    assert len(kept) == MAX_SERIES + 2

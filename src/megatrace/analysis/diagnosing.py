@@ -200,7 +200,7 @@ def _conclude(
         places=_places(resolved),
         coverage=_coverage(resolved),
         warnings=resolved.warnings,
-        pictures=replace(pictures, series=summary.series_near(resolved.trace.series, numbered)),
+        pictures=pictures,
     )
 
 

@@ -18,7 +18,6 @@ from megatrace.analysis.reductions import median
 from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import Finding, JobSummary, Pictures, StageTimes
 from megatrace.model.schedule import Phase, Task
-from megatrace.model.series import Series, SeriesKind
 
 F8 = NDArray[np.float64]
 
@@ -97,28 +96,6 @@ def worst_imbalance(table: WorkTable) -> float | None:
     level = [_ms(table.group[:, stage].sum(axis=-1)) for stage in range(table.group.shape[1])]
     known = [value for value in level if value is not None]
     return max(known) / float(np.median(known)) if len(known) > 1 else None
-
-
-MAX_SERIES = 8
-"""Lines of a chart that can still be told apart."""
-_DRAWN = (SeriesKind.QUEUE_DEPTH, SeriesKind.OUTSTANDING_BYTES, SeriesKind.BANDWIDTH)
-
-
-def series_near(series: Sequence[Series], findings: Sequence[Finding]) -> tuple[Series, ...]:
-    """Of each drawn kind the recorded series of the culprits' ranks and nodes, then others, up to
-    ``MAX_SERIES``."""
-    ranks = {rank for finding in findings for rank in finding.culprits.ranks}
-    nodes = {node for finding in findings for node in finding.culprits.nodes}
-    for finding in findings:
-        for link in finding.culprits.links:
-            ranks |= {end.rank for end in (link.src, link.dst) if end.rank is not None}
-            nodes |= {end.node for end in (link.src, link.dst) if end.node is not None}
-    kept: list[Series] = []
-    for kind in _DRAWN:
-        own = [item for item in series if item.kind is kind and len(item.times)]
-        own.sort(key=lambda item: (item.rank not in ranks, item.node not in nodes))
-        kept += own[:MAX_SERIES]
-    return tuple(kept)
 
 
 # A heat map of more cells than this is thinned by whole tensor groups: no screen has more pixels.
