@@ -14,8 +14,8 @@ import pytest
 
 from megatrace.collect import launch, torch_calls, torch_ddp, torch_groups, torch_hook, torch_ring
 from megatrace.collect.torch_watch import Finder
+from megatrace.model import ringformat
 from megatrace.model.events import UNSEEN, EventFlag, Op
-from megatrace.readers import ring_file
 from megatrace.readers import torch_ring as reader
 
 
@@ -263,7 +263,7 @@ def test_what_the_ring_writes_the_reader_reads(tmp_path: Path) -> None:
     ring.failed(indices[4])
     ring.waited(indices[5])
     ring.ended(indices[0])  # written over by now: it must not end another call
-    read = ring_file.parse_ring(Path(ring.path).read_bytes(), "r")
+    read = ringformat.parse_ring(Path(ring.path).read_bytes(), "r")
     assert read.lost == 2
     events = reader.calls_of(read, 3, {0x8000000000000001: 0})
     assert events.seq.tolist() == [2, 3, 4, 5]

@@ -94,7 +94,7 @@ def environment_of(pid: int, root: Path = PROC) -> dict[str, str]:
 def descendants(pid: int, root: Path = PROC) -> tuple[int, ...]:
     """The process and all below it, ascending."""
     children: dict[int, list[int]] = {}
-    for other in _pids(root):
+    for other in all_pids(root):
         parent = _number(_pairs(_text(root / str(other) / "status")).get("PPid", ""))
         children.setdefault(parent, []).append(other)
     found, open_ = set(), [pid]
@@ -109,7 +109,7 @@ def descendants(pid: int, root: Path = PROC) -> tuple[int, ...]:
 def of_job(job: str, root: Path = PROC) -> tuple[int, ...]:
     """All processes that carry a job's number or name in their environment, ascending."""
     found = []
-    for pid in _pids(root):
+    for pid in all_pids(root):
         environment = environment_of(pid, root)
         if any(environment.get(name) == job for name in JOB_VARIABLES):
             found.append(pid)
@@ -166,7 +166,8 @@ def _weight(process: Process) -> tuple[bool, int]:
     return bool(process.rings), process.threads
 
 
-def _pids(root: Path) -> list[int]:
+def all_pids(root: Path = PROC) -> list[int]:
+    """Every process that can be seen from here."""
     try:
         return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
     except OSError:

@@ -2,7 +2,7 @@
 
 A file in shared memory outlives the process, so the last calls of one that was killed can be read. Written
 from Python and not through the native library: packing 64 bytes into the mapping costs less than a call
-through ctypes with as many arguments. ``readers.ring_file`` has the layout, too; a test writes and reads.
+through ctypes with as many arguments. ``model.ringformat`` has the layout, too; a test writes and reads.
 
 The number of a record is written last, so that a reader never takes half of one. The space is reserved before
 it is mapped: a full disk refuses here, and cannot kill the job later. Standard library only: this runs inside

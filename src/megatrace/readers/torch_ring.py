@@ -17,9 +17,10 @@ import numpy as np
 
 from megatrace.errors import TraceError
 from megatrace.model.events import NO_COMM, NO_COUNT, UNSEEN, EventFlag, Events
+from megatrace.model.ringformat import MAX_BYTES, Ring, merged
 from megatrace.model.trace import Communicator, Coverage, Gap, InputInfo, Observable, RankPlace, Trace
 from megatrace.readers import registry
-from megatrace.readers.ring_file import MAGIC, MAX_BYTES, Ring, parse_ring
+from megatrace.readers.ring_segment import is_ring, read_ring
 from megatrace.readers.source import ReadOptions, Source
 
 GROUPS = "megatrace.groups/1"
@@ -44,27 +45,28 @@ class TorchRingReader:
 
     def refuses(self, head: bytes) -> str | None:
         """The first bytes of a ring, or the schema of the groups."""
-        if (head.startswith(MAGIC) and SOURCE in head[:4096]) or GROUPS.encode() in head[:200]:
+        if is_ring(head, SOURCE) or GROUPS.encode() in head[:200]:
             return None
         return "neither a ring of the hook nor the names of its groups"
 
     def add(self, source: Source) -> None:
         """Reads one file."""
-        data = source.read_whole(self._limit if source.head.startswith(MAGIC) else MAX_GROUPS_BYTES)
+        ring = is_ring(source.head, SOURCE)
+        data = source.read_whole(self._limit if ring else MAX_GROUPS_BYTES)
         try:
-            if data.startswith(MAGIC):
-                self._rings.append(parse_ring(data, source.name))
+            if ring:
+                self._rings.append(read_ring(data, source.name))
             else:
                 told = json.loads(data)
                 self._told[str(told["host"]), int(told["pid"])] = told
-        except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError, struct.error) as error:
             why = source.damage or f"is damaged ({error})"
             self._notes.append(f"{source.name} was not read: it {why}.")
 
     def finish(self) -> Trace:
         """Everything that was added. Raises TraceError where no call was recorded."""
         rings: dict[int, Ring] = {}
-        for ring in sorted(self._rings, key=lambda item: item.started):
+        for ring in merged(self._rings):
             rank = self._rank(ring)
             if rank is None:
                 self._notes.append(f"{ring.name} was left out: nothing tells which rank wrote it.")

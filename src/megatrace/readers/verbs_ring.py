@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from megatrace.errors import TraceError
 from megatrace.model.events import Events
+from megatrace.model.ringformat import MAX_BYTES, Ring, merged
 from megatrace.model.series import FactKind, LogFact, Series, SeriesKind
 from megatrace.model.trace import Coverage, InputInfo, Trace
 from megatrace.readers import registry
-from megatrace.readers.ring_file import MAGIC, MAX_BYTES, Ring, parse_ring
+from megatrace.readers.ring_segment import is_ring, read_ring
 from megatrace.readers.source import ReadOptions, Source
 
 SOURCE = b'"source": "verbs"'
@@ -72,7 +73,7 @@ class VerbsRingReader:
 
     def refuses(self, head: bytes) -> str | None:
         """The first bytes of a ring, and who wrote it."""
-        if head.startswith(MAGIC) and SOURCE in head[:4096]:
+        if is_ring(head, SOURCE):
             return None
         return "not a ring of work requests"
 
@@ -80,14 +81,15 @@ class VerbsRingReader:
         """Reads one ring."""
         data = source.read_whole(self._limit)
         try:
-            self._rings.append(parse_ring(data, source.name))
-        except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+            self._rings.append(read_ring(data, source.name))
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError, struct.error) as error:
             self._notes.append(f"{source.name} was not read: it {source.damage or f'is damaged ({error})'}.")
 
     def finish(self) -> Trace:
         """A Trace of series and facts, without calls. Raises TraceError where no ring could be read."""
         if not self._rings:
             raise TraceError(" ".join(self._notes) or "no ring of work requests was read")
+        self._rings = merged(self._rings)
         places = [places_of(ring) for ring in self._rings]
         known = {
             place.own: f"{ring.host} {place.device}/{place.port}"

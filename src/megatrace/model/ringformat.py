@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,10 @@ MAX_BYTES = 4096 + (64 << 26)
 """The largest ring that can be asked for."""
 KEPT_AT = 4096
 """Where the places that are kept begin; the ring begins behind them."""
+
+
+SEGMENT = b"megatrace.ring"
+"""Key in the metadata of a spooled part of a ring (``collect.spool``), an Arrow IPC file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +98,31 @@ def parse_ring(data: bytes, name: str) -> Ring:
         records,
         kept[kept["seq"] != 0],
     )
+
+
+def merged(rings: Sequence[Ring]) -> list[Ring]:
+    """One ring a process, of the parts that were spooled of it and the ring itself; in order of their start.
+
+    Of a record that stands in several the one from the newest part counts: its call may have ended since.
+    """
+    groups: dict[tuple[str, int, int], list[Ring]] = {}
+    for ring in rings:
+        groups.setdefault((ring.host, ring.pid, ring.started), []).append(ring)
+    found = []
+    for parts in groups.values():
+        if len(parts) == 1:
+            found.append(parts[0])
+            continue
+        parts = sorted(parts, key=lambda part: int(part.records["seq"][-1]) if len(part.records) else 0)
+        records = np.concatenate([part.records for part in parts])
+        order = np.argsort(records["seq"], kind="stable")
+        records = records[order]
+        last = np.append(records["seq"][1:] != records["seq"][:-1], len(records) > 0)[-len(records) :]
+        records = records[last]
+        lost = int(records["seq"][-1]) - len(records) if len(records) else 0
+        kept = max((part.kept for part in parts), key=len)
+        found.append(replace(parts[-1], records=records, lost=lost, kept=kept))
+    return sorted(found, key=lambda ring: ring.started)
 
 
 def _count(value: object) -> int | None:

@@ -1,0 +1,62 @@
+"""`megatrace collect`: keeps the rings of all jobs of a node on disk, before they write over themselves.
+
+Runs beside the jobs until it is told to stop (or once), copies what is new in every ring that it can reach
+into compressed parts, and removes the oldest beyond a budget. `megatrace diagnose` takes the folder like any
+other.
+
+Starts no recording; that is `megatrace run`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from megatrace.collect import injection, spool
+from megatrace.commands import command
+from megatrace.errors import UsageError
+from megatrace.units import NS_PER_S, parse_duration, parse_size
+
+
+@command(
+    "collect",
+    summary="keeps the rings of a node on disk, within a budget",
+    examples=[
+        "megatrace collect --out /var/spool/megatrace",
+        "megatrace collect --out /shared/job-8812/$(hostname) --every 5s --for 10m",
+        "megatrace collect --out now --once",
+    ],
+    order=30,
+)
+def collect(
+    out: Annotated[Path, typer.Option(help="Folder of the parts.")],
+    every: Annotated[str, typer.Option(help="Time between two rounds.")] = "10s",
+    duration: Annotated[str | None, typer.Option("--for", help="How long (default: until stopped).")] = None,
+    budget: Annotated[str, typer.Option(help="Disk that the parts may take.")] = "10GB",
+    once: Annotated[bool, typer.Option("--once", help="One round.")] = False,
+) -> int:
+    """Finds rings in shared memory and in the memory maps of all processes, other containers' too.
+
+    A ring of 65,536 calls goes round after minutes; the time between two rounds must be shorter than that.
+    """
+    pause = parse_duration(every) / NS_PER_S
+    if pause <= 0:
+        raise UsageError(f"--every {every}: more than nothing")
+    left = None if duration is None else parse_duration(duration) / NS_PER_S
+    kept = spool.Spool(out, parse_size(budget))
+    records = rounds = 0
+    while True:
+        rings = spool.find_rings()
+        records += kept.round(rings)
+        rounds += 1
+        if once or (left is not None and left <= 0):
+            break
+        wait = pause if left is None else min(pause, left)
+        left = None if left is None else left - wait
+        if not injection.wait(wait):
+            records += kept.round(spool.find_rings())
+            break
+    print(f"{records:,} records of {len(rings)} rings kept in {out} in {rounds} rounds")
+    return 0
