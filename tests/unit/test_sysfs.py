@@ -8,9 +8,10 @@ import pytest
 
 from megatrace.collect.sysfs import frozen, queue_pairs, rates, read_ports, read_queue_pairs
 
-QUEUES = """[{"ifindex":0,"ifname":"mlx5_0","port":1,"lqpn":301,"rqpn":77,"type":"RC","state":"RTS","sq-psn":%d,
-"rq-psn":5,"path-mig-state":"MIGRATED","pid":4711,"comm":"python"},{"ifname":"mlx5_0","lqpn":1,"type":"GSI",
-"state":"RTS","sq-psn":%d,"comm":"[ib_core]"},{"ifname":"mlx5_0","lqpn":9,"state":"RESET","sq-psn":0}, 7]"""
+QUEUES = """[{"ifname": "mlx5_0", "port": 1, "lqpn": 301, "rqpn": 77, "type": "RC", "state": "RTS",
+"sq-psn": %d, "rq-psn": 5, "path-mig-state": "MIGRATED", "pid": 4711, "comm": "python"},
+{"ifname": "mlx5_0", "lqpn": 1, "type": "GSI", "state": "RTS", "sq-psn": %d, "comm": "[ib_core]"},
+{"ifname": "mlx5_0", "lqpn": 9, "state": "RESET", "sq-psn": 0}, 7]"""
 
 
 def tree(root: Path, sent: int) -> Path:
