@@ -261,9 +261,25 @@ def test_nonsense_of_a_known_defect_names_nobody(tmp_path: Path) -> None:
 """
     diagnosis = judged(tmp_path, text(rows, errors))
     assert all(finding.culprits.ranks == () for finding in diagnosis.findings)
+    assert "cannot be as printed" in diagnosis.coverage.notes[0]
 
 
 def test_a_cut_answer_is_refused_with_a_sentence(tmp_path: Path) -> None:
     whole = answer(("0xa", level(3), []), at="2025-12-19 13:06:53")
     with pytest.raises(TraceError, match="cut or damaged"):
         read(tmp_path, whole[: len(whole) // 2])
+
+
+def test_a_watchdog_beside_an_answer_that_is_ok(tmp_path: Path) -> None:
+    rows = "    0         1        32         8       256       256   RUNNING      OK"
+    line = (
+        "[rank118]:[E603 17:48:01.005271823 ProcessGroupNCCL.cpp:632] [Rank 118] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=2398459, OpType=ALLREDUCE, NumelIn=8652160, NumelOut=8652160, "
+        "Timeout(ms)=1800000) ran for 1800068 milliseconds before timing out."
+    )
+    diagnosis = judged(tmp_path, text(rows) + line + "\n")
+    (finding,) = diagnosis.findings
+    assert finding.kind is Kind.HANG_GROUP
+    assert finding.culprits.ranks == ()
+    assert finding.victims == (118,)
+    assert "ALLREDUCE #2,398,459" in finding.summary

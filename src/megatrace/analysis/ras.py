@@ -26,8 +26,9 @@ from megatrace.model.finding import (
     Verdict,
 )
 from megatrace.model.ras import RasSnapshot
+from megatrace.model.series import FactKind, LogFact
 from megatrace.model.trace import Trace
-from megatrace.units import format_count, format_duration
+from megatrace.units import format_count, format_duration, say_ranks
 
 SHOWN = 4
 """Differences that are spelt out."""
@@ -53,6 +54,8 @@ def diagnose_ras(trace: Trace) -> Diagnosis:
     if not findings and lags and earlier is not None:
         standing = _standing(earlier, last, lags, names)
         findings += [] if standing is None else [standing]
+    if not findings and not lags:
+        findings += _timed_out(trace.facts)
     numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
     verdict, headline, steps, alternatives = _concluded(last, earlier, lags, numbered, names)
     notes = trace.coverage.notes
@@ -70,6 +73,40 @@ def diagnose_ras(trace: Trace) -> Diagnosis:
         places=names.places(last.world),
         coverage=replace(trace.coverage, notes=notes),
     )
+
+
+def _timed_out(facts: tuple[LogFact, ...]) -> list[Finding]:
+    """A watchdog timed out although all launched the same: the call stands inside, and RAS cannot see where.
+
+    Whoever reports it first is a victim like all others.
+    """
+    timeouts = [fact for fact in facts if fact.kind is FactKind.WATCHDOG and fact.rank is not None]
+    if not timeouts:
+        return []
+    first = min(timeouts, key=lambda fact: fact.number("seq") or 0.0)
+    who = tuple(sorted({fact.rank for fact in timeouts if fact.rank is not None}))
+    what = f"{first.word('op')} #{int(first.number('seq') or 0):,}"
+    ran = format_duration((first.number("ran_ms") or 0.0) * 1e6)
+    finding = Finding(
+        kind=Kind.HANG_GROUP,
+        severity=Severity.P0,
+        summary=(
+            f"{what} did not complete within {ran}, although RAS sees all ranks there and level: the job "
+            "stood inside a call that all had launched"
+        ),
+        confidence=0.7,
+        kind_alternatives=(Kind.HANG_NETWORK, Kind.HANG_DEVICE),
+        ambiguous=True,
+        victims=who,
+        evidence=(
+            Evidence(
+                f"the watchdog of {say_ranks(who)} timed out in {what}; who reports it is not the cause"
+            ),
+            Evidence("RAS counts launches, not completions: OK does not mean that anything finishes"),
+        ),
+        remedy="Read the flight-recorder dumps of all ranks: they say who completed the call.",
+    )
+    return [finding]
 
 
 def _same_job(a: RasSnapshot, b: RasSnapshot) -> bool:

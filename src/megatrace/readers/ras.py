@@ -9,11 +9,13 @@ Asking a live job is ``collect.ras_client``'s business.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from megatrace.errors import TraceError
 from megatrace.model.events import Events
-from megatrace.model.ras import RasSnapshot
+from megatrace.model.ras import RasCommunicator, RasSnapshot
+from megatrace.model.series import FactKind, LogFact
 from megatrace.model.trace import Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
 from megatrace.readers.ras_json import is_ras_json, read_ras_json
@@ -34,6 +36,7 @@ class RasReader:
         self._snapshots: list[RasSnapshot] = []
         self._inputs: list[InputInfo] = []
         self._notes: list[str] = []
+        self._facts: list[LogFact] = []
 
     def refuses(self, head: bytes) -> str | None:
         """The heading of ``ncclras``, or the keys of its JSON."""
@@ -61,6 +64,14 @@ class RasReader:
             self._notes.append(f"{source.name} was not read: it holds no communicator.")
             return
         self._snapshots += found
+        self._facts += _watchdogs(text, source.name)
+        odd = sum(not _possible(item) for one in found for item in one.communicators)
+        if odd:
+            which = f"{odd} communicator{'s' if odd > 1 else ''}"
+            self._notes.append(
+                f"{source.name}: {which} cannot be as printed (ranks beyond the size); NCCL 2.27 is known to "
+                "print memory that it has not set, so nothing is concluded from that."
+            )
         ranks = max(snapshot.world for snapshot in found)
         self._inputs.append(InputInfo(source.name, "ras", _SEEN, ranks))
 
@@ -72,4 +83,25 @@ class RasReader:
         if all(snapshot.taken_at is not None for snapshot in snapshots):
             snapshots = sorted(snapshots, key=lambda snapshot: snapshot.taken_at or 0)
         trace = Trace(Events.empty(), coverage=Coverage(_SEEN, notes=tuple(self._notes)))
-        return replace(trace, inputs=tuple(self._inputs), ras=tuple(snapshots))
+        return replace(trace, inputs=tuple(self._inputs), ras=tuple(snapshots), facts=tuple(self._facts))
+
+
+def _possible(item: RasCommunicator) -> bool:
+    return item.size > 0 and all(one.rank < item.size for one in item.missing)
+
+
+_WATCHDOG = re.compile(
+    r"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: "
+    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40}).{0,200}?ran for (\d{1,12}) milliseconds"
+)
+
+
+def _watchdogs(text: str, source: str) -> list[LogFact]:
+    """Time-outs of PyTorch's watchdog that stand in the same file, as people paste both together."""
+    found = []
+    for match in list(_WATCHDOG.finditer(text))[:256]:
+        rank, seq, op, ms = match.groups()
+        fields = (("seq", int(seq)), ("op", op), ("ran_ms", int(ms)))
+        fact = LogFact(FactKind.WATCHDOG, match.group(0)[:240], rank=int(rank), source=source, name="timeout")
+        found.append(replace(fact, fields=fields))
+    return found
