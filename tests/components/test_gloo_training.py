@@ -110,6 +110,32 @@ def test_a_rank_that_never_posts_its_recv_is_named_with_stage_and_micro_batch(tm
     _compare_with_flight_recorder(trace, tmp_path)
 
 
+def test_ddp_computes_the_same_and_its_reductions_are_recorded(tmp_path: Path) -> None:
+    script, python = SCRIPT.with_name("gloo_ddp.py"), python_with_torch()
+    alone = subprocess.run(
+        [python, script, tmp_path / "a"], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    command = [sys.executable, "-m", "megatrace", "run", "--dir", str(tmp_path / "run")]
+    watched = subprocess.run(
+        [*command, "--no-preload", "--no-plugin", "--", python, script, tmp_path / "b"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert len(alone.stdout.splitlines()) == 3
+    assert watched.stdout == alone.stdout
+    events = open_trace([tmp_path / "run" / "rings"]).events
+    assert events.ranks().tolist() == [0, 1]
+    assert set(events.op.tolist()) == {Op.ALL_REDUCE}
+    assert events.nbytes is not None
+    parameters = 64 * 64 + 64 + 64 * 8 + 8
+    for rank in (0, 1):
+        assert int(events.nbytes[events.rows_of(rank)].sum()) == 3 * 4 * parameters
+    assert events.end is not None
+    assert bool((events.end > events.enqueue).all())
+
+
 def _compare_with_flight_recorder(trace: Trace, folder: Path) -> None:
     """torch's own recorder saw the same collectives of every rank (of gloo it records no Send and Recv)."""
     for rank in range(8):

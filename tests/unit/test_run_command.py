@@ -40,6 +40,18 @@ def test_rings_are_moved_out_of_shared_memory_when_the_job_ends(tmp_path: Path) 
     assert "next: megatrace diagnose r/rings --config r/job.yaml" in done.stderr
 
 
+def test_arguments_that_a_script_hides_are_taken_from_a_rank(tmp_path: Path) -> None:
+    told = {"world_size": 8, "argv": ["train.py", "--tensor-model-parallel-size", "4"]}
+    (tmp_path / "told.json").write_text(json.dumps(told))
+    (tmp_path / "train.sh").write_text('cp told.json "$MEGATRACE_RING_DIR/groups-n-1.json"\n')
+    done = run("--dir", "r", "--rings", "shm", "--", "sh", "train.sh", cwd=tmp_path)
+    assert done.returncode == 0
+    written = (tmp_path / "r" / "job.yaml").read_text()
+    assert "tensor: 4  # argv --tensor-model-parallel-size" in written
+    assert "world_size: 8  # environment WORLD_SIZE" in written
+    assert "data: 2" in written
+
+
 def test_a_folder_that_cannot_be_made_does_not_keep_the_job_from_running(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run("--dir", "file/r", "--", "echo", "trained", cwd=tmp_path)

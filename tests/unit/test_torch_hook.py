@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -324,6 +325,12 @@ def test_ddp_takes_the_hook_once_at_its_first_forward() -> None:
     assert model.registered == []
     assert (model.forward(1), model.forward(2)) == (2, 3)
     assert model.registered == [("group", torch_ddp.reduce_bucket)]
+
+
+def test_ddp_finds_no_annotation_to_refuse() -> None:
+    parameters = inspect.signature(torch_ddp.reduce_bucket).parameters
+    assert [item.name for item in parameters.values()] == ["group", "bucket"]
+    assert all(item.annotation is inspect.Parameter.empty for item in parameters.values())
 
 
 def test_ddp_keeps_a_hook_of_the_user_and_is_left_alone_on_nccl() -> None:

@@ -11,6 +11,7 @@ Standard library only: this runs inside the processes of a job. ``MEGATRACE_TORC
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -47,8 +48,10 @@ def _take(model: Any, in_full: Callable[[Any], bool]) -> None:
         return
     try:
         model.register_comm_hook(group, reduce_bucket)
-    except Exception:  # noqa: BLE001 (a built-in hook is there, or DDP does not take one now: it stays as it is)
-        return
+    except RuntimeError:
+        return  # a built-in hook is there: it stays
+    except Exception as error:  # noqa: BLE001 (a job is only observed)
+        sys.stderr.write(f"megatrace: the reductions of DDP are not recorded: {error!r}\n")
 
 
 def reduce_bucket(group: Any, bucket: Any) -> Any:
@@ -56,6 +59,9 @@ def reduce_bucket(group: Any, bucket: Any) -> Any:
     tensor = bucket.buffer()
     tensor.div_(group.size())
     return group.allreduce([tensor]).get_future().then(_first)
+
+
+reduce_bucket.__annotations__.clear()  # DDP refuses a hook that is annotated with anything but its own types
 
 
 def _first(future: Any) -> Any:

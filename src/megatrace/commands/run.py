@@ -24,10 +24,11 @@ from typing import Annotated
 import typer
 
 from megatrace.collect import launch
-from megatrace.collect.capture import capture, job_file
+from megatrace.collect.capture import capture, job_file, refine
 from megatrace.collect.supervise import supervise
 from megatrace.commands import command, output
 from megatrace.errors import MegatraceError, UsageError
+from megatrace.model.job import JobConfig
 
 RUNS = Path("megatrace-runs")
 """Where runs go when nobody names a folder."""
@@ -78,6 +79,7 @@ def run(
     # A folder of its own for each launcher: with srun there are several on a node, and they end one by one.
     rings = rings or launch.SHARED_MEMORY / f"megatrace-{os.getuid()}" / job / str(os.getpid())
     change: dict[str, str] = {}
+    config = JobConfig()
     try:
         launch.make_folders(place, rings)
         places = {
@@ -86,11 +88,12 @@ def run(
             launch.JOB: job,
         }
         change, notes = launch.environment_of(os.environ, launch.parts(), wanted, places)
-        _write_down(place, command_line, job, notes)
+        config = _write_down(place, command_line, job, notes)
     except MegatraceError as error:
         _say(f"the job is started without recording: {error}")
     code = supervise(command_line, {**os.environ, **change})
     _put_away(rings, place)
+    _refine(config, place)
     return code
 
 
@@ -117,7 +120,7 @@ def _print_environment(wanted: launch.Wanted, rings: Path | None) -> int:
     return 0
 
 
-def _write_down(place: Path, command_line: list[str], job: str, notes: tuple[str, ...]) -> None:
+def _write_down(place: Path, command_line: list[str], job: str, notes: tuple[str, ...]) -> JobConfig:
     """``job.yaml`` and ``run.json`` of the run; of several launchers of one job the first writes them."""
     config, more = capture(command_line, os.environ, Path.cwd())
     for note in (*notes, *more):
@@ -139,6 +142,18 @@ def _write_down(place: Path, command_line: list[str], job: str, notes: tuple[str
     if not (place / "run.json").exists():
         output.write_whole(place / "job.yaml", job_file(config))
         output.write_whole(place / "run.json", json.dumps(told, indent=1) + "\n")
+    return config
+
+
+def _refine(config: JobConfig, place: Path) -> None:
+    """Adds to ``job.yaml`` what the arguments of a rank say and a script that started it did not show."""
+    for path in sorted((place / "rings").glob("groups-*.json"))[:1]:
+        with suppress(OSError, ValueError, KeyError, TypeError, MegatraceError):
+            told = json.loads(path.read_text("utf-8"))
+            size = {"WORLD_SIZE": str(told["world_size"])}
+            refined = refine(config, [str(word) for word in told["argv"]], size, Path.cwd())
+            if refined != config:
+                output.write_whole(place / "job.yaml", job_file(refined))
 
 
 def _put_away(rings: Path, place: Path) -> None:
