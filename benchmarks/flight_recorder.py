@@ -18,10 +18,12 @@ import tempfile
 import time
 import venv
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import Goal, write_result
 from megatrace.analysis.diagnosing import diagnose
 from megatrace.model.finding import Diagnosis, Verdict
+from megatrace.model.schedule import Phase
 from megatrace.readers.opening import open_trace
 from megatrace.simulator import Capture, Scenario, StuckHost, simulate
 from megatrace.simulator.emit_flight_recorder import write_dumps
@@ -29,7 +31,7 @@ from megatrace.simulator.emit_flight_recorder import write_dumps
 TORCH = "torch==2.13.0"
 SECOND = 1_000_000_000
 CULPRIT = 77
-BASE = {"seed": 3, "tp": 8, "pp": 8, "micro_batches": 8, "layers_per_stage": 8}
+BASE: dict[str, Any] = {"seed": 3, "tp": 8, "pp": 8, "micro_batches": 8, "layers_per_stage": 8}
 ANALYZER = """
 import contextlib, io, sys, time
 from torch.distributed.flight_recorder import fr_trace
@@ -43,7 +45,7 @@ print("CPU", time.process_time() - begin)
 def scenario(dp: int, iterations: int, *, hang: bool) -> Scenario:
     """64 × dp ranks; with a host that stops, or cut while it runs."""
     if hang:
-        fault = StuckHost(rank=CULPRIT, iteration=iterations - 2, micro_batch=3, phase="backward", call=2)
+        fault = StuckHost(rank=CULPRIT, iteration=iterations - 2, micro_batch=3, phase=Phase.BACKWARD, call=2)
         return Scenario(**BASE, dp=dp, iterations=iterations, faults=(fault,))
     whole = simulate(Scenario(**BASE, dp=8, iterations=iterations)).trace
     span = (int(whole.events.enqueue.max()) - int(whole.events.enqueue.min())) / SECOND
@@ -83,9 +85,7 @@ def analyzer(folder: Path, root: Path, *, install: bool) -> float | None:
 def main() -> int:
     """Measures, prints, writes ``results/flight_recorder.json``; 1 where a goal is missed."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument(
-        "--torch", action="store_true", help=f"install {TORCH} under $TMPDIR"
-    )
+    options.add_argument("--torch", action="store_true", help=f"install {TORCH} under $TMPDIR")
     options.add_argument("--small", action="store_true", help="only the 512 ranks")
     chosen = options.parse_args()
     root = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatrace.analysis.diagnosing import diagnose
 from megatrace.commands.main import main
 from megatrace.model.finding import Diagnosis, Kind, Verdict
+from megatrace.model.schedule import Phase
 from megatrace.readers.opening import open_trace
 from megatrace.simulator import (
     Capture,
@@ -22,7 +24,7 @@ from megatrace.simulator import (
 )
 from megatrace.simulator.emit_flight_recorder import Dumps, write_dumps
 
-JOB = {"seed": 1, "tp": 2, "pp": 4, "dp": 2, "micro_batches": 4, "layers_per_stage": 2}
+JOB: dict[str, Any] = {"seed": 1, "tp": 2, "pp": 4, "dp": 2, "micro_batches": 4, "layers_per_stage": 2}
 
 
 def judged(
@@ -37,9 +39,9 @@ def judged(
 @pytest.mark.parametrize(
     ("fault", "kinds", "ranks"),
     [
-        (StuckHost(rank=5, iteration=2, micro_batch=1, phase="backward", call=1), {Kind.HANG_HOST}, (5,)),
+        (StuckHost(rank=5, iteration=2, micro_batch=1, phase=Phase.BACKWARD, call=1), {Kind.HANG_HOST}, (5,)),
         (
-            StuckKernelBefore(rank=5, iteration=2, micro_batch=1, phase="forward", call=1),
+            StuckKernelBefore(rank=5, iteration=2, micro_batch=1, phase=Phase.FORWARD, call=1),
             {Kind.HANG_DEVICE},
             (5,),
         ),
@@ -81,7 +83,7 @@ def test_a_job_that_moves_accuses_nobody_even_if_file_times_are_lost(
 
 
 def test_json_says_the_same(tmp_path: Path) -> None:
-    fault = StuckHost(rank=5, iteration=2, micro_batch=1, phase="backward", call=1)
+    fault = StuckHost(rank=5, iteration=2, micro_batch=1, phase=Phase.BACKWARD, call=1)
     scenario = Scenario(**JOB, iterations=4, faults=(fault,))
     pickled = judged(tmp_path / "pickle", scenario, 100)
     as_json = judged(tmp_path / "json", scenario, 100, as_json=True)
@@ -89,7 +91,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
 
 
 def test_missing_dumps_of_a_few_ranks_leave_the_verdict_but_not_its_confidence(tmp_path: Path) -> None:
-    fault = StuckHost(rank=5, iteration=2, micro_batch=1, phase="backward", call=1)
+    fault = StuckHost(rank=5, iteration=2, micro_batch=1, phase=Phase.BACKWARD, call=1)
     write_dumps(simulate(Scenario(**JOB, iterations=4, faults=(fault,))).trace, tmp_path, entries=200)
     (tmp_path / "nccl_trace_rank_12").unlink()
     diagnosis = diagnose(open_trace([tmp_path]))

@@ -98,7 +98,7 @@ class InspectorReader:
     def _call(self, header: dict[str, Any], metadata: dict[str, Any], call: dict[str, Any]) -> None:
         size, rank = _whole(header.get("n_ranks")), _whole(header.get("rank"))
         time = call.get("coll_exec_time_us")
-        if not 0 < size <= MAX_SIZE or rank >= size or type(time) not in (int, float) or not 0 < time < 1e12:
+        if not 0 < size <= MAX_SIZE or rank >= size or not _is_time(time):
             self._bad += 1
             return
         comm = self._comm(header, size)
@@ -113,7 +113,15 @@ class InspectorReader:
             self._timing.setdefault(timing[:40])
         sizes = call.get("coll_msg_size_bytes")
         written = _whole(metadata.get("dump_timestamp_us")) * 1000
-        row = (comm, rank, _whole(call.get("coll_sn")), op, _whole(sizes), float(time), written % (1 << 62))
+        row = (
+            comm,
+            rank,
+            _whole(call.get("coll_sn")),
+            op,
+            _whole(sizes),
+            float(time or 0),
+            written % (1 << 62),
+        )
         self._rows.append(row)
 
     def _comm(self, header: dict[str, Any], size: int) -> int:
@@ -164,6 +172,10 @@ class InspectorReader:
 def _part(value: object, key: str) -> dict[str, Any]:
     part = value.get(key) if isinstance(value, dict) else None
     return part if isinstance(part, dict) else {}
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and isinstance(value, int | float) and 0 < value < 1e12
 
 
 def _whole(value: object) -> int:
