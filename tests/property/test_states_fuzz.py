@@ -23,6 +23,7 @@ from megatrace.readers.flight_recorder_native import native_reader
 from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
 from megatrace.readers.opening import open_trace
 from tests.unit.flight_recorder_cases import Recorder
+from tests.unit.test_inspector import line
 
 FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 ROUNDS = 100_000 if FUZZ else 700
@@ -113,6 +114,13 @@ expected ranks: {0, 1, 2, 3, 4, 5, 6, 7}
 collective stack trace:
 step at /app/train.py:12
 """
+
+
+def inspector_lines() -> str:
+    rows = [(seq, rank) for seq in range(24) for rank in range(2)]
+    return "".join(line("0xw", rank, 2, "node0", 7 + rank, seq, 10.0 + rank) + "\n" for seq, rank in rows)
+
+
 SEEDS: dict[str, Callable[[], bytes]] = {
     "pickle": lambda: pickle.dumps(recorder().dump(), protocol=2),
     "pickle4": lambda: pickle.dumps(recorder().dump(), protocol=4),
@@ -120,6 +128,7 @@ SEEDS: dict[str, Callable[[], bytes]] = {
     "ras text": lambda: RAS_TEXT.encode(),
     "ras json": lambda: ras_json().encode(),
     "report": lambda: REPORT.encode(),
+    "inspector": lambda: inspector_lines().encode(),
 }
 
 

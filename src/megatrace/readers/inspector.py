@@ -112,17 +112,9 @@ class InspectorReader:
         if isinstance(timing, str) and len(self._timing) < 16:
             self._timing.setdefault(timing[:40])
         sizes = call.get("coll_msg_size_bytes")
-        written = _whole(metadata.get("dump_timestamp_us")) * 1000
-        row = (
-            comm,
-            rank,
-            _whole(call.get("coll_sn")),
-            op,
-            _whole(sizes),
-            float(time or 0),
-            written % (1 << 62),
-        )
-        self._rows.append(row)
+        written = _whole(metadata.get("dump_timestamp_us")) * 1000 % (1 << 62)
+        seq = _whole(call.get("coll_sn"))
+        self._rows.append((comm, rank, seq, op, _whole(sizes), float(time or 0), written))
 
     def _comm(self, header: dict[str, Any], size: int) -> int:
         key = f"{header.get('id')}/{size}"[:80]
