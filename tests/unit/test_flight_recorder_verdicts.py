@@ -220,3 +220,17 @@ def test_dumps_in_which_most_ranks_lack_a_call_are_ambiguous(tmp_path: Path) -> 
     assert finding.ambiguous
     assert finding.kind is Kind.MISSING_CALL
     assert finding.culprits.ranks == (3, 4, 5, 6, 7)
+
+
+def test_call_logs_beside_dumps_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+    recorders = [Recorder(rank, world(4)).call("0", "all_reduce", at=0) for rank in range(4)]
+    for recorder in recorders[1:]:
+        recorder.call("0", "all_reduce", "scheduled", at=60)
+    folder = write(tmp_path, recorders)
+    line = "[1758580155.{:09d}] [Rank {}] Fun AllReduce Data 1024 stream 0x7f0000000000 opCount {}\n"
+    for rank in range(6):
+        lines = [line.format(1_000_000 * i, rank, i) for i in range(5)]
+        (folder / f"rank_{rank}.log").write_text("".join(lines))
+    diagnosis = judged(folder)
+    assert diagnosis.findings[0].culprits.ranks == (0,)
+    assert any("were left out" in note for note in diagnosis.coverage.notes)

@@ -30,9 +30,15 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
     notes: list[str] = []
     positions: list[Positions] = []
     calls: list[CallNote] = []
+    states = any(trace.dumped is not None for trace in traces)
     for trace in by_sight:
         number = _numbers(trace, communicators)
         events = trace.events
+        if states and trace.dumped is None and len(events):
+            # A call without a completion in a log is not an open one, as it is in a dump.
+            reader = trace.inputs[0].reader if trace.inputs else "an input"
+            notes.append(f"The calls in {reader} were left out: dumps say which calls were open.")
+            events = Events.empty()
         if events.comm is not None:
             events = events.with_columns(comm=number[events.comm])
         if trace.positions is not None:
