@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +284,21 @@ def test_a_watchdog_beside_an_answer_that_is_ok(tmp_path: Path) -> None:
     assert finding.culprits.ranks == ()
     assert finding.victims == (118,)
     assert "ALLREDUCE #2,398,459" in finding.summary
+
+
+@pytest.mark.parametrize(("seconds", "hangs"), [(0, False), (20, True)])
+def test_text_answers_are_told_apart_by_when_they_were_written(
+    tmp_path: Path, seconds: int, hangs: bool
+) -> None:
+    warnings = """#0-0 (fa93dae0000b060b) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  31 ranks have launched up to operation 900
+  Rank 5 has launched up to operation 899 -- GPU 5 managed by process 5 on node 10.0.0.1
+"""
+    rows = "    0         1         4         8        32        32   RUNNING  MISMATCH"
+    for i in range(2):
+        path = tmp_path / f"ras_{i}.txt"
+        path.write_text(text(rows, "", warnings))
+        os.utime(path, (1_766_149_613 + i * seconds,) * 2)
+    diagnosis = diagnose(open_trace([tmp_path]))
+    assert [finding.culprits.ranks for finding in diagnosis.findings] == ([(5,)] if hangs else [])

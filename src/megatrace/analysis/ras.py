@@ -204,8 +204,8 @@ def _side(lag: Lag, names: Names, ranks: tuple[int, ...] | None, count: int) -> 
 def _standing(earlier: RasSnapshot, last: RasSnapshot, lags: list[Lag], names: Names) -> Finding | None:
     """The same difference in two answers while nothing moved."""
     time = apart(earlier, last)
-    if moved(earlier, last) is not False or (time is not None and time < LEAST_APART):
-        return None
+    if moved(earlier, last) is not False or time is None or time < LEAST_APART:
+        return None  # the same answer twice, for all that is known
     pure = [(lag, ranks) for lag, ranks in pure_laggards(lags) if ranks]
     processes = [lag.communicator.process_of(rank) for lag, ranks in pure for rank in ranks]
     known = [names.global_rank(lag.communicator, rank) for lag, ranks in pure for rank in ranks]
@@ -213,8 +213,7 @@ def _standing(earlier: RasSnapshot, last: RasSnapshot, lags: list[Lag], names: N
     lag, who = pure[0] if pure else (lags[0], ())
     many = 2 * len(who) > lag.communicator.size or not who
     said = names.ranks(lag.communicator, who) if who else f"{format_count(lag.behind_count)} ranks"
-    during = "two answers" if time is None else f"two answers {format_duration(time)} apart"
-    evidence = [Evidence(f"nothing moved between {during}")]
+    evidence = [Evidence(f"nothing moved between two answers {format_duration(time)} apart")]
     evidence += [Evidence(lag_line(item, names)) for item in lags[:SHOWN]]
     if many:
         evidence.append(

@@ -56,24 +56,26 @@ def ras(
     if format_name not in known:
         raise UnknownName("report format", format_name, known)
     where = parse_address(address)
-    first = ask(where, timeout_s=timeout)
+    clock = SystemClock()
+    first = (ask(where, timeout_s=timeout), clock.now())
     print(f"asked {where}; asking again in {apart:.0f} s", file=sys.stderr)
     time.sleep(apart)
-    answers = [first, ask(where, timeout_s=timeout)]
+    answers = [first, (ask(where, timeout_s=timeout), clock.now())]
     if save is not None:
-        _save(save, answers)
+        _save(save, [answer for answer, _ in answers])
     diagnosis = pipeline.diagnose_trace(read_answers(where, answers))
-    output.show(diagnosis, format_name, ReportOptions(generated_at=SystemClock().now()))
+    output.show(diagnosis, format_name, ReportOptions(generated_at=clock.now()))
     return diagnosis.exit_code
 
 
-def read_answers(where: Address, answers: list[bytes]) -> Trace:
-    """The answers of one job, in the order in which they came. Raises TraceError."""
+def read_answers(where: Address, answers: list[tuple[bytes, int]]) -> Trace:
+    """The answers of one job, each with the time (ns) at which it came. Raises TraceError."""
     options = ReadOptions()
     reader = RasReader(options)
-    for number, answer in enumerate(answers, start=1):
-        name = f"{where}, answer {number}"
-        reader.add(Source(name, cast(BinaryIO, io.BytesIO(answer)), options, packed_size=len(answer)))
+    for number, (answer, time_ns) in enumerate(answers, start=1):
+        raw = cast(BinaryIO, io.BytesIO(answer))
+        name, size = f"{where}, answer {number}", len(answer)
+        reader.add(Source(name, raw, options, packed_size=size, modified=time_ns))
     return reader.finish()
 
 

@@ -63,6 +63,9 @@ class RasReader:
         if not found:
             self._notes.append(f"{source.name} was not read: it holds no communicator.")
             return
+        if len(found) == 1 and found[0].taken_at is None:
+            # Text has no time; when the file was written is the best that there is, and tells copies apart.
+            found = [replace(found[0], taken_at=source.modified)]
         self._snapshots += found
         self._facts += _watchdogs(text, source.name)
         odd = sum(not _possible(item) for one in found for item in one.communicators)
