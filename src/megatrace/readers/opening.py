@@ -45,6 +45,8 @@ class _Found:
     """those that took a file"""
     asked: dict[str, Reader] = field(default_factory=dict)
     """those that were made to be asked"""
+    last: tuple[str, bytes] = ("", b"")
+    """who took the file before, and how that began: a job's files are of one format"""
     refused: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """path -> each reader's reason; no reason at all for an empty file"""
     seen: set[tuple[int, int]] = field(default_factory=set)
@@ -144,7 +146,7 @@ def _offer(source: Source, found: _Found) -> None:
             found.refused.append((source.name, {"tar": source.damage}))
         return
     reasons: dict[str, str] = {}
-    for name in registry.names():
+    for name in _order(found.last[0] if source.head[:2] == found.last[1] else ""):
         reader = found.asked.get(name)
         if reader is None:
             made = registry.load(name)
@@ -155,10 +157,20 @@ def _offer(source: Source, found: _Found) -> None:
         reason = reader.refuses(source.head)
         if reason is None:
             found.readers[name] = reader
+            found.last = (name, source.head[:2])
             reader.add(source)
             return
         reasons[name] = reason
     found.refused.append((source.name, {source.kind: source.damage} if source.damage else reasons))
+
+
+def _order(likely: str) -> list[str]:
+    """Readers of one format first, the likely one before them; the one of any log takes what they leave."""
+
+    def place(name: str) -> tuple[bool, bool]:
+        return bool(registry.declaration(name).metadata.get("fallback")), name != likely
+
+    return sorted(registry.names(), key=place)
 
 
 def _files(paths: Sequence[Path | str]) -> Iterator[str]:
