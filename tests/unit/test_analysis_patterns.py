@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis.patterns import find_patterns
 from megatrace.analysis.restless import find_restless
-from megatrace.analysis.scatter import find_scatter
+from megatrace.analysis.scatter import _levelled, find_scatter
 from megatrace.analysis.suspects import COUNTS, find_suspects
 from megatrace.model.finding import Kind
 from megatrace.model.job import ScheduleKind
@@ -55,6 +55,23 @@ def test_jitter_of_all_ranks_is_jitter() -> None:
     found, _ = find_scatter(costs_of(PLAIN, work))
     assert found is not None
     assert found.kind is Kind.JITTER
+
+
+def test_what_is_left_of_uneven_micro_batches_accuses_nobody() -> None:
+    # On the host a length cannot be taken out exactly; a sick place is slow in all its tasks.
+    work = steady_work(PLAIN, 12, replicas=2)
+    work[5, 0, 1, 0, ::4] *= 2.2
+    work[6:, 2, 1] *= 1.6
+    level = steady_work(PLAIN, 12, replicas=2)
+    level[6:, 2, 1] *= 1.6
+    np.testing.assert_allclose(_levelled(work), level)
+
+
+def test_a_task_that_is_long_in_every_iteration_is_no_jitter() -> None:
+    work = steady_work(PLAIN, 14, replicas=2, noise=0.002)
+    work[:, 0, :, :, 5] *= 4.0
+    work[:, 2, :, :, 7] *= 4.0
+    assert find_scatter(costs_of(PLAIN, work))[0] is None
 
 
 def test_scatter_of_one_place_is_its_own_fault() -> None:

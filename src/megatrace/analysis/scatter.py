@@ -10,11 +10,13 @@ pattern.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.analysis.costs import Costs, normal_work
+from megatrace.analysis.costs import Costs, normal_work, own_normal
+from megatrace.analysis.reductions import median
 from megatrace.analysis.restless import find_restless
 from megatrace.analysis.suspects import COUNTS
 from megatrace.model.finding import Kind
@@ -27,10 +29,8 @@ SPREAD = 0.06
 # Share of the spread that the common factor of (replica, micro-batch) has to explain: half is far beyond
 # chance.
 EXPLAINED = 0.5
-# A place that is the longest in iterations with more than this share of the lost seconds is a culprit of its
-# own. By chance each of four places is so in a quarter, and each of the two of a last stage, where pauses
-# show most, in a half.
-CONCENTRATED = 0.75
+# Chance at which some place is so often the longest of all; rarer, and it is a culprit of its own.
+LUCK = 0.05
 # Share of the iterations in which jitter that was always there costs enough.
 ALWAYS = 0.75
 # Seconds below which a task does no work: nothing can be relative to it.
@@ -61,23 +61,24 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     seen = _without_loading(costs.work, typical)
     ratio = np.where(typical > NOTHING_S, seen / np.maximum(typical, NOTHING_S), 1.0)
     actual = costs.makespan(seen, costs.normal_comm, costs.normal_transfer)
-    lost = np.maximum(actual - costs.makespan(typical, costs.normal_comm, costs.normal_transfer), 0.0)
+    # A task that is long in every iteration is so by its place in the schedule.
+    regular = np.maximum(typical, costs.normal)
+    lost = np.maximum(actual - costs.makespan(regular, costs.normal_comm, costs.normal_transfer), 0.0)
     hit = lost >= COUNTS * costs.usual
     if hit.mean() < OFTEN or hit.sum() < 2:
         return _restless(costs)
-    if _concentrated(seen[hit] - np.maximum(typical, costs.normal)[hit], lost[hit]):
-        return None, costs
     uneven = _common_share(ratio, schedule)
+    if uneven is None and _concentrated(seen[hit] - regular[hit]):
+        return None, costs
     spread = float(ratio.std())
     if uneven is not None:
-        even = _evened(costs.work, schedule)
-        regular = replace(costs, work=even, normal=np.minimum(even, normal_work(even)))
+        even = _levelled(_evened(costs.work, schedule))
+        levelled = replace(costs, work=even, normal=np.minimum(even, normal_work(even)))
         text = "forward and backward of a micro-batch are long together on all stages, another replica every "
         text += f"step; they spread by {100 * uneven:.0f} %"
-        return Scatter(Kind.IMBALANCE, lost, text, uneven), regular
-    regular = replace(costs, work=np.minimum(costs.work, np.maximum(typical, costs.normal)))
+        return Scatter(Kind.IMBALANCE, lost, text, uneven), levelled
     text = f"forwards and backwards of one rank spread by {100 * spread:.0f} %, on no rank in particular"
-    return Scatter(Kind.JITTER, lost, text, spread), regular
+    return Scatter(Kind.JITTER, lost, text, spread), replace(costs, work=np.minimum(costs.work, regular))
 
 
 def _restless(costs: Costs) -> tuple[Scatter | None, Costs]:
@@ -140,6 +141,17 @@ def _evened(work: F8, schedule: Schedule) -> F8:
     return even
 
 
+def _levelled(work: F8) -> F8:
+    """Like ``work``: every task of a place as much longer than usual as most of its tasks in that iteration.
+
+    Lengths of micro-batches are never taken out exactly: on the host two tasks without a Send between show as
+    one. A sick place is slow in all its tasks, what is left of an uneven input is long in some.
+    """
+    usual = np.broadcast_to(own_normal(work), work.shape)
+    ratio = np.where(usual > NOTHING_S, work / np.maximum(usual, NOTHING_S), np.nan)
+    return np.asarray(usual * np.nan_to_num(median(ratio, 4), nan=1.0)[..., None])
+
+
 def _typical(work: F8, schedule: Schedule) -> F8:
     """Like ``work``: the place's median over the micro-batches of the same phase and chunk, in that
     iteration."""
@@ -154,17 +166,20 @@ def _typical(work: F8, schedule: Schedule) -> F8:
     return typical
 
 
-def _concentrated(excess: F8, lost: F8) -> bool:
-    """Whether one place is the longest wherever it costs most of the seconds.
+def _concentrated(excess: F8) -> bool:
+    """Whether one place is the longest one more often than chance would have it.
 
-    ``excess`` [hits, S, D, M, T] over what is typical, ``lost`` [hits]. With few places one is often the
-    longest by chance; a sick one is so nearly always.
+    ``excess`` [hits, S, D, M, T] over what is typical. Pauses show most on a last stage, so that a place may
+    be the longest twice as often as its share.
     """
-    by_place = np.maximum(excess, 0.0).sum(axis=-1).reshape(len(lost), -1)
-    if by_place.shape[1] <= 2:
+    by_place = np.maximum(excess, 0.0).sum(axis=-1).reshape(len(excess), -1)
+    places = by_place.shape[1]
+    if places <= 2:
         return False
-    seconds = np.bincount(by_place.argmax(axis=1), weights=lost)
-    return bool(seconds.max() > CONCENTRATED * seconds.sum())
+    often = int(np.bincount(by_place.argmax(axis=1)).max())
+    n, chance = len(excess), 2.0 / places
+    tail = sum(comb(n, i) * chance**i * (1.0 - chance) ** (n - i) for i in range(often, n + 1))
+    return bool(places * tail < LUCK)
 
 
 def _common_share(ratio: F8, schedule: Schedule) -> float | None:
