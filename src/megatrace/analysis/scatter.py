@@ -53,7 +53,8 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     """The irregularity of a job, if it costs enough, and the costs without it."""
     schedule = costs.graph.schedule
     if schedule.total < 3:
-        return _restless(costs)
+        # Traffic hidden behind kernels makes work long or short through no kernel's doing.
+        return _restless(costs) if costs.quiet is None else (None, costs)
     typical = _typical(costs.work, schedule)
     staggered = _staggered(costs)
     if staggered is not None:
