@@ -115,7 +115,7 @@ def test_what_is_not_a_log_is_named_and_the_rest_is_read(tmp_path: Path) -> None
     (tmp_path / "rank_1.log").write_bytes(b"")
     (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
     notes = open_trace([tmp_path]).coverage.notes
-    assert any("README.md was not read (calllog: no line of its first 6 bytes" in note for note in notes)
+    assert any("README.md was not read (log: none of its first" in note for note in notes)
     assert any("rank_1.log is empty" in note for note in notes)
     assert any("gone.log was not read (open: cannot be opened" in note for note in notes)
 

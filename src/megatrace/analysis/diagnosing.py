@@ -19,6 +19,7 @@ from megatrace.analysis.baseline import EarlierRun
 from megatrace.analysis.conclude import Seen, conclude
 from megatrace.analysis.costs import tabulate_costs, usual_time
 from megatrace.analysis.early_ends import early_ends, early_note, ended_normally
+from megatrace.analysis.evidence import diagnose_facts
 from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
@@ -70,10 +71,12 @@ def diagnose(
         return diagnose_states(trace, now)
     if trace.ras and not len(trace.events):
         return diagnose_ras(trace)
-    if not len(trace.events) and (trace.series or any(f.name == WORK_REQUEST for f in trace.facts)):
-        return diagnose_network(trace, now)
     if trace.inspector is not None and not len(trace.events):
         return diagnose_inspector(trace)
+    if not len(trace.events) and (trace.series or any(f.name == WORK_REQUEST for f in trace.facts)):
+        return diagnose_network(trace, now)
+    if trace.facts and not len(trace.events):
+        return diagnose_facts(trace)
     return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis
 
 

@@ -45,7 +45,7 @@ _NEWLINE = ord("\n")
 MAX_CLASSIFIED = 20_000
 """Refused lines of a file that are looked at one by one; a file with more is hardly a log, and the rest are
 counted as not calls: looking at them would take ten times as long as reading them."""
-_CALL = re.compile(rb"^\[[^\n]{0,300}\[Rank [0-9]{1,10}\](?! Watchdog caught)", re.MULTILINE)
+_CALL = re.compile(rb"^\[[^\n]{0,300}\[Rank [0-9]{1,10}\] ?(?:Fun|\[)", re.MULTILINE)
 _BEGINNING = re.compile(
     rb"\[(?:save_count [0-9]+\] \[)?[0-9]{9,10}\.[0-9]*|\[save_count [0-9]*|\[s?a?v?e?_?c?o?u?n?t?$"
 )

@@ -36,6 +36,10 @@ MAX_REFUSED_NAMED = 3
 sentences."""
 
 
+MAX_REASONS = 3
+"""Readers' reasons that fit into a note; an error gives all of them."""
+
+
 @dataclass(slots=True)
 class _Found:
     """What one ``open_trace`` has come to so far."""
@@ -72,8 +76,8 @@ def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = Non
         options.progress(len(files), len(files), files[-1])
     if not found.readers:
         raise _unknown(found.refused)
-    trace = join_traces([reader.finish() for reader in found.readers.values()])
-    notes = _refused_notes(found.refused)
+    trace, unread = _finished(list(found.readers.values()))
+    notes = (*_refused_notes(found.refused), *unread)
     return (
         replace(trace, coverage=replace(trace.coverage, notes=trace.coverage.notes + notes))
         if notes
@@ -107,6 +111,28 @@ def sources(paths: Sequence[Path | str], options: ReadOptions | None = None) -> 
                 modified=info.st_mtime_ns,
             )
             yield from members(whole, options) if is_archive(whole.head) else (whole,)
+
+
+def _finished(readers: Sequence[Reader]) -> tuple[Trace, tuple[str, ...]]:
+    """What was read, and what each input that turned out useless says. Raises TraceError where all are."""
+    traces: list[Trace] = []
+    errors: list[TraceError] = []
+    for reader in readers:
+        made = _made(reader)
+        if isinstance(made, TraceError):
+            errors.append(made)
+        else:
+            traces.append(made)
+    if not traces:
+        raise errors[0]
+    return join_traces(traces), tuple(str(error) for error in errors)
+
+
+def _made(reader: Reader) -> Trace | TraceError:
+    try:
+        return reader.finish()
+    except TraceError as error:
+        return error
 
 
 def _read_one(path: str, found: _Found) -> None:
@@ -259,6 +285,9 @@ def _refused_notes(refused: Sequence[tuple[str, dict[str, str]]]) -> tuple[str, 
 
 
 def _said(reasons: dict[str, str]) -> str:
+    """The reasons; of many readers only that of the one that takes any log."""
+    if len(reasons) > MAX_REASONS and "log" in reasons:
+        return f"log: {reasons['log']}; nor do {len(reasons) - 1} other readers take it"
     return "; ".join(f"{reader}: {reason}" for reader, reason in reasons.items())
 
 

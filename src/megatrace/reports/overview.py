@@ -194,8 +194,10 @@ def _paths(texts: Texts, items: Sequence[InputInfo]) -> str:
 def _reads(texts: Texts, path: str, items: Sequence[InputInfo]) -> str:
     """Observables are those that every one of the inputs has."""
     common = frozenset[Observable].intersection(*(item.observables for item in items))
-    if not common and not any(item.ranks for item in items):
-        return f"{path} ({plain(items[0].reader)})"
+    if not common:
+        ranks = sum(item.ranks for item in items)
+        shown = f", {texts.say('count_ranks', count=format_count(ranks))}" if ranks else ""
+        return f"{path} ({plain(items[0].reader)}{shown})"
     return texts.say(
         "reads",
         path=path,

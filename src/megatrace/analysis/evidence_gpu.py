@@ -1,0 +1,471 @@
+"""GPU errors in kernel logs: one incident per node and minute, its first cause, its remedy by the Xid table.
+
+The driver reports one fault several times: on the GPU that has it, on peers behind a link, and again when it cleans
+up the processes. Codes that only follow (``model.xid.SYMPATHETIC``) make no finding beside their cause. Of several
+codes on one GPU the one that damages hardware decides; among those of applications the earliest.
+
+A code says what the driver saw, by number; the text beside it may be missing or wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from megatrace.analysis.evidence_claim import Claim, Order, apart, claim, listed, on_node, plural, span, times
+from megatrace.model.finding import Culprits, Device, Kind, NextStep, Severity
+from megatrace.model.series import FactKind, LogFact
+from megatrace.model.xid import NVLINK_XIDS, SYMPATHETIC, XIDS, Action, Blame, Xid, xid
+from megatrace.units import NS_PER_S, format_duration
+
+TOGETHER = 60 * NS_PER_S
+"""Xids of one node within this belong to one incident: what the catalogue calls sympathetic errors."""
+SAME_GPU = 3_600 * NS_PER_S
+"""The same GPU within an hour is the same fault: a GPU that is stuck is touched by whoever comes next."""
+BEFORE = 600 * NS_PER_S
+"""An error of the PCIe link this long before a GPU was lost is its forewarning."""
+_SM = re.compile(r"\(GPC (\d+), TPC (\d+), SM (\d+)\)", re.ASCII)
+_INDEX = re.compile(r"\bGPU ?(\d{1,2})\b", re.ASCII)
+_LINK = re.compile(r"\b[Ll]ink:? ?(\d+)\b", re.ASCII)
+_ACTION = re.compile(r"(?:recovery action changed.*to \w+ )\(([^)]*)\)", re.IGNORECASE)
+_MASKED = re.compile(r"^[.*xX]*$")
+_LATE = frozenset({8, 43, 45, 62, 109, 137, 154})
+"""Codes that a crash of the application, or another fault, brings on the same GPU."""
+
+
+def address(device: str | None) -> str:
+    """A PCI address as domain:bus:device, lower case, the domain in four digits; "" for none or a masked one.
+
+    >>> address("00000000:10:1C.0"), address("0000:9b:00"), address("...")
+    ('0000:10:1c', '0000:9b:00', '')
+    """
+    match = re.fullmatch(
+        r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.[0-9a-fA-F])?", device or ""
+    )
+    if match is None:
+        return ""
+    return f"{int(match[1] or '0', 16):04x}:{int(match[2], 16):02x}:{int(match[3], 16):02x}"
+
+
+def judge_gpus(facts: Sequence[LogFact]) -> list[Claim]:
+    """All claims about GPUs and switches from their driver's lines."""
+    incidents = _incidents([fact for fact in facts if fact.kind is FactKind.XID])
+    claims = [_incident(incident, facts) for incident in incidents]
+    lost = {address(f.device) for incident in incidents for f in incident}
+    return claims + _driver(facts, lost)
+
+
+def _incidents(found: list[LogFact]) -> list[list[LogFact]]:
+    """Xids that belong together: same node, and the same GPU or within a minute with a code that spreads."""
+    groups: list[list[LogFact]] = []
+    for fact in found:
+        home = next(
+            (group for group in reversed(groups) if any(_together(other, fact) for other in group[-50:])),
+            None,
+        )
+        if home is None:
+            groups.append([fact])
+        else:
+            home.append(fact)
+    return groups
+
+
+def _together(a: LogFact, b: LogFact) -> bool:
+    if a.node != b.node or (a.node is None and a.source != b.source):
+        return False
+    same = address(a.device) == address(b.device) or not (address(a.device) and address(b.device))
+    gap = apart(a, b)
+    if same:
+        return gap is None or abs(gap) <= SAME_GPU
+    spreads = {a.code, b.code} & (NVLINK_XIDS | SYMPATHETIC | {74, 79})
+    return bool(spreads) and (gap is None or abs(gap) <= TOGETHER)
+
+
+def _weight(fact: LogFact, codes: set[int]) -> tuple[int, int]:
+    """The cause first: damage, then other codes by time, then codes that follow."""
+    row = xid(fact.code or 0)
+    late = fact.code in SYMPATHETIC or (fact.code in _LATE and bool(codes - _LATE))
+    serious = row.blame is Blame.HARDWARE and row.severity is Severity.P0
+    rung = 0 if serious else 2 if late else 1
+    return rung, fact.time or 0
+
+
+def _incident(incident: list[LogFact], facts: Sequence[LogFact]) -> Claim:
+    codes = {fact.code or 0 for fact in incident}
+    root = min(incident, key=lambda fact: _weight(fact, codes))
+    row = xid(root.code or 0)
+    place = address(root.device)
+    mine = [fact for fact in incident if address(fact.device) == place]
+    count = Counter(fact.code or 0 for fact in incident)
+    name = _gpu_name(root, mine)
+    action, obey = _remedy(row, incident)
+    severity = row.severity
+    if row.code == 45 and codes == {45}:
+        severity = Severity.P3
+    shown = f"Xid {row.code}" + (f" ×{count[row.code]}" if count[row.code] > 1 else "")
+    summary = f"{name}{on_node(root.node)}: {shown}: {row.meaning}"
+    follow = sorted(codes - {row.code})
+    if follow:
+        summary += f"; {_followed(root, incident, follow)}"
+    evidence = _evidence(root, row, incident, facts)
+    no = []
+    names = _names(incident)
+    if len(names) > 1 and row.blame is not Blame.APPLICATION:
+        no.append(
+            f"not {listed(names)}: different processes met the same error; monitoring among them is a victim, not the cause"
+        )
+    if row.blame is Blame.APPLICATION:
+        no.append("no hardware fault is shown: such codes usually come from a kernel of the application")
+    elif row.blame is Blame.HARDWARE and severity <= Severity.P1:
+        no.append("not the application: no program can cause this code")
+    places = {address(fact.device) for fact in incident} - {""}
+    if len(places) > 1:
+        evidence.append(
+            f"one incident on {plural(len(places), 'GPU')} ({listed(sorted(places))}): the others report their side of it"
+        )
+    kind = Kind.SOFTWARE if row.blame in (Blame.APPLICATION, Blame.CONSEQUENCE) else Kind.HARDWARE
+    order = Order.SOFTWARE if kind is Kind.SOFTWARE else Order.HARDWARE
+    if row.action is Action.RESET_LATER and row.code == 63:
+        severity, order = Severity.P3, Order.NOTE
+    if severity > Severity.P2:
+        order = Order.NOTE
+    return claim(
+        order, kind, severity, summary, incident, evidence=evidence, no=no,
+        remedy=_remedy_words(row, action, obey, incident), confidence=0.95 if row.code in XIDS else 0.6,
+        culprits=Culprits(devices=(Device(root.node, name),), nodes=(root.node,) if root.node else ()),
+        steps=_steps(root, row),
+    )  # fmt: skip
+
+
+def _gpu_name(root: LogFact, mine: Sequence[LogFact]) -> str:
+    place = address(root.device)
+    index = next((found[1] for fact in mine if (found := _INDEX.search(fact.word("detail")))), None)
+    shown = f"GPU {place}" if place else "a GPU whose PCI address is masked in the log"
+    if index is None:
+        return shown
+    return (
+        f"{shown} (GPU {index} by the driver's text)"
+        if place
+        else f"GPU {index} (by the driver's text; its PCI address is masked in the log)"
+    )
+
+
+def _names(incident: Sequence[LogFact]) -> list[str]:
+    names = [fact.word("process").strip("'\" ") for fact in incident]
+    return list(dict.fromkeys(name for name in names if name and "unknown" not in name))
+
+
+def _followed(root: LogFact, incident: Sequence[LogFact], follow: Sequence[int]) -> str:
+    parts = []
+    for code in follow:
+        first = next(fact for fact in incident if fact.code == code)
+        gap = apart(root, first)
+        when = (
+            ""
+            if gap is None or abs(gap) < NS_PER_S
+            else f" {format_duration(abs(gap))} {'later' if gap > 0 else 'earlier'}"
+        )
+        parts.append(f"Xid {code} ({xid(code).meaning}){when}")
+    return (
+        ("with " if all(apart(root, f) in (None, 0) for f in incident) else "then ")
+        + listed(parts)
+        + " in the same incident"
+    )
+
+
+def _evidence(root: LogFact, row: Xid, incident: Sequence[LogFact], facts: Sequence[LogFact]) -> list[str]:
+    lines = Counter(fact.code for fact in incident)
+    said = [
+        f"Xid {code} {times(number)}{span([f for f in incident if f.code == code])}"
+        for code, number in lines.items()
+    ]
+    evidence = [f"the kernel log has {listed(said)}"]
+    evidence += [f'Xid {row.code}: "{root.word("detail")[:160].strip()}"'] if root.word("detail") else []
+    names = _names(incident)
+    if names:
+        evidence.append(f"{'process' if len(names) == 1 else 'different processes hit it'}: {listed(names)}")
+    units = [found.groups() for fact in incident if (found := _SM.search(fact.word("detail")))]
+    if units:
+        evidence.append(_unit_words(units))
+    links = sorted({found[1] for fact in incident if (found := _LINK.search(fact.word("detail")))}, key=int)
+    if links:
+        evidence.append(
+            f"NVLink {'link' if len(links) == 1 else 'links'} {listed(links)} named by the driver's text"
+        )
+    if "nonfatal" in root.word("detail").lower().replace("-", ""):
+        evidence.append("the driver's text calls it non-fatal")
+    evidence += _contradiction(incident)
+    if not address(root.device):
+        evidence.append(
+            f'the PCI address is not readable in the log ("{root.device or ""}"): the lines count all the same'
+        )
+    limited = [f for f in facts if f.name == "gpu_rate_limit" and f.source == root.source]
+    if limited:
+        evidence.append(
+            f"the driver rate-limits these lines {limited[0].word('detail')[:80]}: the real count is higher than the lines"
+        )
+    return evidence + _pcie_before(root, facts)
+
+
+def _unit_words(units: Sequence[tuple[str, ...]]) -> str:
+    places = set(units)
+    if len(places) == 1:
+        gpc, tpc, sm = units[0]
+        return (
+            f"all on one SM (GPC {gpc} TPC {tpc} SM {sm}): if other jobs meet it on the same SM, suspect the hardware; "
+            "a faulty kernel is seen on many"
+        )
+    return f"on {len(places)} different SMs, as a faulty kernel shows it; a defect of the GPU stays on one"
+
+
+def _contradiction(incident: Sequence[LogFact]) -> list[str]:
+    """Codes whose text is that of another one: the number is believed."""
+    texts = []
+    for code in dict.fromkeys(fact.code or 0 for fact in incident):
+        row = xid(code)
+        text = next((fact.word("detail") for fact in incident if fact.code == code), "")
+        if not row.said or not text or re.search(row.said, text):
+            continue
+        other = next(
+            (x for x in XIDS.values() if x.said and x.code != code and re.search(x.said, text)), None
+        )
+        if other is not None:
+            texts.append(
+                f"the text beside Xid {code} is that of Xid {other.code} and does not match: the code is judged by its number"
+            )
+    return texts
+
+
+def _pcie_before(root: LogFact, facts: Sequence[LogFact]) -> list[str]:
+    """Errors of the PCIe link that precede a lost GPU, with the port that leads to it."""
+    if root.code not in (79, 167, 62, 119):
+        return []
+    child = [f for f in facts if f.name == "aer_child" and address(f.device) == address(root.device)]
+    words = []
+    for fact in facts:
+        if fact.name not in ("aer_bit", "link_down") or fact.source != root.source:
+            continue
+        gap = apart(fact, root)
+        if gap is None or not 0 <= gap <= BEFORE:
+            continue
+        port = fact.device or _port_of(fact, facts)
+        tied = f" on port {port}" if port else ""
+        lead = f", which leads to {address(root.device)}" if child and port else ""
+        severe = _severity_of(fact, facts)
+        fore = " as a forewarning" if "Correct" in severe else ""
+        words.append(
+            f"{severe.lower() + ' ' if severe else ''}PCIe error {fact.word('what')}{tied}{lead}, {format_duration(gap)} before the GPU was lost{fore}"
+        )
+    return list(dict.fromkeys(reversed(words)))[:6]
+
+
+def _port_of(fact: LogFact, facts: Sequence[LogFact]) -> str:
+    near = [f for f in facts if f.name == "aer" and f.source == fact.source and 0 <= fact.line - f.line < 6]
+    return (near[-1].device or "") if near else ""
+
+
+def _severity_of(fact: LogFact, facts: Sequence[LogFact]) -> str:
+    near = [f for f in facts if f.name == "aer" and f.source == fact.source and 0 <= fact.line - f.line < 6]
+    return near[-1].word("severity") if near else ""
+
+
+def _remedy(row: Xid, incident: Sequence[LogFact]) -> tuple[Action, str]:
+    """What to do, and the driver's own word on it (Xid 154), which overrides the table."""
+    for fact in incident:
+        if fact.code == 154:
+            said = _ACTION.search(fact.word("detail"))
+            word = (said[1] if said else fact.word("detail")).lower()
+            for key, action in (
+                ("reboot", Action.REBOOT),
+                ("reset", Action.RESET),
+                ("drain", Action.RESET),
+                ("none", Action.OBSERVE),
+            ):
+                if key in word:
+                    return action, said[1] if said else word
+    return row.action, ""
+
+
+def _remedy_words(row: Xid, action: Action, obey: str, incident: Sequence[LogFact]) -> str:
+    text = f"{action.value[0].upper()}{action.value[1:]}."
+    if obey:
+        text += f" The driver itself asks for it (Xid 154: {obey})."
+    if row.code == 79:
+        text = (
+            "Drain the node, power-cycle it cold, reseat the GPU; RMA if it falls off the bus again. "
+            "Causes of this class: PCIe link or slot, power, heat."
+        )
+    elif row.code in (119, 120):
+        text += " The GSP does not come back by itself; with the same fault after a reset, update driver and firmware, then RMA."
+    elif row.code == 63:
+        text = "The running job is not affected: reset the GPU (or reboot) when the job ends, so that the spare row takes effect. No replacement, no need to stop the job."
+    elif row.code == 48:
+        text += " Together with Xid 63 or 64 the memory was remapped or could not be; replace the GPU if it comes back."
+    elif row.code in NVLINK_XIDS:
+        text = (
+            "Check the NVLink path first: nvidia-smi nvlink -s and -e on this node, the fabric manager's log, SXids of the switches; "
+            "then reset all GPUs of the node together. The same link twice: replace. The other hypothesis is a program that "
+            "accesses a peer's memory through an invalid address (P2P window)."
+        )
+    elif row.code in (13, 31):
+        text = (
+            "Fix the application: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer. The same code on the same GPU under another "
+            "application: test the GPU (dcgmi diag -r 3)."
+        )
+        if any(fact.code == 109 for fact in incident):
+            text += " After a context switch timeout the GPU needs a reset before the next job."
+    elif row.code not in XIDS:
+        text = "Record it and ask the vendor: the code has no published meaning on current GPUs."
+    return text
+
+
+def _steps(root: LogFact, row: Xid) -> tuple[NextStep, ...]:
+    if row.blame is Blame.NOTHING:
+        return ()
+    where = f"ssh {root.node} " if root.node else ""
+    place = address(root.device)
+    of = f" -i {place}.0" if place else ""
+    query = f"nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT{of}"
+    return (
+        NextStep(
+            f"{where}'{query}'" if where else query,
+            "ECC counters, pending remaps and the recovery action of that GPU",
+        ),
+        NextStep(
+            "nvidia-smi --query-gpu=index,pci.bus_id,uuid,serial --format=csv",
+            "which GPU index has this PCI address",
+        ),
+    )
+
+
+def _driver(facts: Sequence[LogFact], known: set[str]) -> list[Claim]:
+    """What the driver, switches and the fabric manager say beside Xids."""
+    claims = _switches([f for f in facts if f.kind is FactKind.SXID])
+    claims += _fabric(facts)
+    lost = [f for f in facts if f.name == "gpu_lost" and address(f.device) not in known]
+    if lost and not known:
+        claims.append(
+            claim(
+                Order.HARDWARE,
+                Kind.HARDWARE,
+                Severity.P0,
+                f"GPU {address(lost[0].device) or '(address not printed)'}{on_node(lost[0].node)} has fallen off the bus",
+                lost,
+                remedy=_remedy_words(xid(79), Action.POWER_CYCLE, "", ()),
+                culprits=Culprits(devices=(Device(lost[0].node, f"GPU {address(lost[0].device)}"),)),
+            )
+        )
+    for name, text, remedy in (
+        (
+            "gpu_init",
+            "the driver could not initialize a GPU (RmInitAdapter failed)",
+            "Drain the node and reboot it; if the same GPU fails again, power-cycle cold, then RMA.",
+        ),
+        (
+            "driver_mismatch",
+            "kernel module and user libraries of the NVIDIA driver have different versions",
+            "Reboot the node, or unload and load the kernel module, after the driver was updated; no hardware is at fault.",
+        ),
+    ):
+        found = [f for f in facts if f.name == name]
+        if found:
+            kind = Kind.HARDWARE if name == "gpu_init" else Kind.CONFIGURATION
+            order = Order.HARDWARE if name == "gpu_init" else Order.SOFTWARE
+            where = address(found[0].device)
+            claims.append(
+                claim(
+                    order,
+                    kind,
+                    Severity.P1,
+                    f"{'GPU ' + where + ': ' if where else ''}{text}",
+                    found,
+                    evidence=[found[0].text[:200]],
+                    remedy=remedy,
+                )
+            )
+    return claims
+
+
+def _switches(found: Sequence[LogFact]) -> list[Claim]:
+    claims = []
+    groups: dict[tuple[str | None, str | None, int | None, str], list[LogFact]] = defaultdict(list)
+    for fact in found:
+        groups[fact.node, fact.device, fact.code, fact.word("port")].append(fact)
+    for (node, device, code, port), same in groups.items():
+        fatal = any(f.word("class").lower().startswith(("fatal", "always")) for f in same)
+        number = same[0].word("switch")
+        name = (
+            f"NVSwitch {device}"
+            + (f" (physical id {number})" if number else "")
+            + (f", port {port}" if port else "")
+        )
+        word = "fatal" if fatal else "non-fatal"
+        claims.append(
+            claim(
+                Order.HARDWARE if fatal else Order.NOTE,
+                Kind.HARDWARE,
+                Severity.P0 if fatal else Severity.P3,
+                f"{name}{on_node(node)}: SXid {code} {times(len(same))}, {word}",
+                same,
+                evidence=[
+                    f'"{same[0].text[:200]}"',
+                    "other lines of the fabric manager (multicast teams, in-band messages) are its normal work",
+                ],
+                remedy="Drain the node; reset all GPUs and NVSwitches together, reboot if that fails."
+                if fatal
+                else "Warning only: watch for repetition and for a fatal SXid. The node stays in service.",
+                culprits=Culprits(devices=(Device(node, name),)),
+                confidence=0.9,
+            )
+        )
+    return claims
+
+
+def _fabric(facts: Sequence[LogFact]) -> list[Claim]:
+    claims = []
+    nothing = [f for f in facts if f.name == "nothing_to_do"]
+    stopped = [f for f in facts if f.name == "fabric_exit"]
+    if nothing:
+        code = next((f.code for f in stopped if f.code is not None), None)
+        claims.append(
+            claim(
+                Order.NOTE,
+                Kind.CONFIGURATION,
+                Severity.P3,
+                f"the fabric manager{on_node(nothing[0].node)} stopped{'' if code is None else f' with exit code {code}'} because it found no NVSwitch (NV_WARN_NOTHING_TO_DO)",
+                [*nothing, *stopped],
+                evidence=[
+                    "on a machine without NVSwitch the service is not required: this is information, no fault",
+                    "if the node type has NVSwitches (HGX, DGX), the same text means that the switches are missing: critical then",
+                ],
+                remedy="Without NVSwitch: disable the unit (systemctl disable --now nvidia-fabricmanager). With NVSwitch (HGX, DGX): check lspci for the switches first.",
+                steps=(
+                    NextStep(
+                        "lspci -d 10de: | grep -i -e bridge -e nvswitch", "whether the machine has NVSwitches"
+                    ),
+                ),
+            )
+        )
+    elif stopped:
+        claims.append(claim(Order.HOST, Kind.CONFIGURATION, Severity.P1, f"the fabric manager{on_node(stopped[0].node)} failed: NVLink over NVSwitch does not work without it", stopped,
+                            evidence=[stopped[0].text[:200]], remedy="Read its log (/var/log/fabricmanager.log); its version must equal the driver's; restart it, then reset the GPUs."))  # fmt: skip
+    wrong = [f for f in facts if f.name == "fabric_error"]
+    if wrong:
+        claims.append(claim(Order.HOST, Kind.HARDWARE, Severity.P2, f"the fabric manager reports {plural(len(wrong), 'error')}{on_node(wrong[0].node)}", wrong, evidence=[f.text[:200] for f in wrong[:3]], remedy="Look for SXid and Xid lines at the same time; restart the fabric manager and reset the GPUs at the end of the job."))  # fmt: skip
+    peermem = [f for f in facts if f.name == "peermem"]
+    if peermem:
+        claims.append(
+            claim(
+                Order.NOTE,
+                Kind.SOFTWARE,
+                Severity.INFO,
+                f'notice: {plural(len(peermem), "record")} of nvidia-peermem "detected invalid context": the usual after-effect of a process that ended while its memory was registered for RDMA',
+                peermem,
+                evidence=[
+                    "informational (tracked, not fatal): look for the job that ended then; no action on the machine"
+                ],
+                remedy="Look which job ended at that time and why; nothing is to be done on the machine.",
+            )
+        )
+    return claims

@@ -1,0 +1,202 @@
+"""Any log: kernel, system, NCCL, PyTorch, launcher, training; one file may hold all of these.
+
+Each line is cleaned once and shown to every recogniser whose word it has. What a recogniser states is a
+`LogFact`; what nobody knows is only counted. A file in which no line is known, and whose lines have no form
+of a log, is refused: silence about an unknown text must not look like health.
+
+Does not judge (``analysis.evidence``). Reads lines, not columns: outputs of tools have readers of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from megatrace.errors import TraceError
+from megatrace.model.events import Events
+from megatrace.model.series import FactKind, LogFact
+from megatrace.model.trace import Coverage, InputInfo, Trace
+from megatrace.readers import registry
+from megatrace.readers.log_clean import Line, clean, unwrapped, wrap_width
+from megatrace.readers.log_kernel import kernel
+from megatrace.readers.log_launcher import Launcher
+from megatrace.readers.log_nccl import Nccl
+from megatrace.readers.log_nvidia import nvidia
+from megatrace.readers.log_oom import OomKiller
+from megatrace.readers.log_pattern import Recogniser
+from megatrace.readers.log_python import Python
+from megatrace.readers.log_torch import Torch
+from megatrace.readers.log_training import Training
+from megatrace.readers.source import ReadOptions, Source
+
+MAX_FACTS = 200_000
+"""Of one reading: what a person can be told is a few sentences; more would only fill the memory."""
+MAX_SAME = 20_000
+"""Facts of one kind and name kept of one file, so that a flood of one sort hides no other."""
+MAX_RAW_LINE = 1 << 20
+"""Bytes of a line that are kept while its end is looked for."""
+BLOCK = 1 << 20
+_BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+_SHAPES = {
+    "kernel": "kernel log",
+    "syslog": "system log",
+    "torch": "torch log",
+    "fabricmanager": "fabric manager log",
+    "ray": "Ray log",
+    "srun": "Slurm log",
+    "container": "container log",
+    "torchrun": "training log",
+    "timed": "log",
+    "pdsh": "pdsh log",
+}
+
+
+def recognisers() -> list[Recogniser]:
+    """One of each, the most telling first: a line belongs to the first that states a fact."""
+    return [nvidia(), OomKiller(), kernel(), Torch(), Nccl(), Launcher(), Python(), Training()]
+
+
+@registry.register(
+    "log",
+    summary="kernel, system, NCCL, PyTorch, launcher and training logs: lines that are known",
+    fallback=True,
+)
+class LogReader:
+    """See ``readers.Reader``."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._facts: list[LogFact] = []
+        self._inputs: list[InputInfo] = []
+        self._notes: list[str] = []
+        self._lines = 0
+        self._refused = ""
+
+    def refuses(self, head: bytes) -> str | None:
+        """Text in which a line is known or looks like one of a log. A long text is read to its end first."""
+        if _BINARY.search(head[:4096]):
+            return "binary, not text"
+        text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        if text[:1] in (b"{", b"<") or text[:2] == b"[{":
+            return "JSON or XML, not lines"
+        lines = head.split(b"\n")
+        reading = _Reading("", None)
+        for fact in reading.facts(iter(lines[:2000])):
+            if fact.kind is not FactKind.LINES:
+                return None
+        if reading.shapes:
+            return None
+        return f"none of its first {min(len(lines), 2000):,} lines is known, or has the form of a log"
+
+    def add(self, source: Source) -> None:
+        """Reads one file to its end."""
+        reading = _Reading(source.name, source.modified)
+        kept: Counter[tuple[FactKind, str]] = Counter()
+        left_out = 0
+        for fact in reading.facts(_raw_lines(source)):
+            key = (fact.kind, fact.name)
+            if len(self._facts) < MAX_FACTS and kept[key] < MAX_SAME:
+                kept[key] += 1
+                self._facts.append(fact)
+            else:
+                left_out += 1
+        if left_out:
+            self._notes.append(
+                f"{source.name}: {left_out:,} further lines of the same kinds were only counted."
+            )
+        if source.damage:
+            self._notes.append(f"{source.name} {source.damage}: what stands before it was read.")
+        self._lines += reading.lines
+        shape = reading.shapes.most_common(1)[0][0] if reading.shapes else ""
+        stated = sum(kept.values())
+        if not stated and not shape:
+            self._refused = f"{source.name} was not read: none of its {reading.lines:,} lines is known."
+            self._notes.append(self._refused)
+            return
+        self._notes.append(
+            f"{source.name}: {stated:,} of {reading.lines:,} lines state something known; "
+            "the others are no evidence."
+        )
+        if shape == "syslog":
+            self._notes.append(f"{source.name}: its lines have no year; it is taken from the file's date.")
+        ranks = {fact.rank for fact in self._facts if fact.rank is not None and fact.source == source.name}
+        self._inputs.append(InputInfo(source.name, "log", frozenset(), len(ranks)))
+        note = ("shape", _SHAPES.get(shape, "log")), ("lines", reading.lines), ("stated", stated)
+        self._facts.append(LogFact(FactKind.LINES, "", name="read", fields=note, source=source.name))
+
+    def finish(self) -> Trace:
+        """A Trace of facts. Raises TraceError where no file held a line that is known."""
+        if not self._inputs:
+            raise TraceError(self._refused or "no line was read")
+        trace = Trace(Events.empty(), coverage=Coverage(notes=tuple(self._notes)), facts=tuple(self._facts))
+        return replace(trace, inputs=tuple(self._inputs))
+
+
+class _Reading:
+    """One file on its way through the recognisers."""
+
+    def __init__(self, source: str, modified: int | None) -> None:
+        self.lines = 0
+        self.shapes: Counter[str] = Counter()
+        self._source, self._modified = source, modified
+        self._recognisers = recognisers()
+        words = sorted(
+            {needle for item in self._recognisers for needle in item.needles}, key=len, reverse=True
+        )
+        self._known = re.compile("|".join(map(re.escape, words)).encode())
+
+    def facts(self, raw: Iterator[bytes]) -> Iterator[LogFact]:
+        """All facts, in the order of lines."""
+        first: list[bytes] = []
+        for line in raw:
+            first.append(line)
+            if len(first) >= 400:
+                break
+        width = wrap_width(first)
+        numbered = enumerate(chain(first, raw), start=1)
+        for number, line in unwrapped(numbered, width) if width else numbered:
+            yield from self._line(number, line)
+        for item in self._recognisers:
+            yield from item.flush()
+
+    def _line(self, number: int, raw: bytes) -> Iterator[LogFact]:
+        if not raw.strip():
+            return
+        self.lines = number
+        waiting = [item for item in self._recognisers if item.open]
+        known = self._known.search(raw) is not None
+        if not waiting and not known and sum(self.shapes.values()) >= 50:
+            return
+        for line in clean(raw, number, self._source, self._modified):
+            if line.shape:
+                self.shapes[line.shape] += 1
+            if known or waiting:
+                yield from self._shown(line)
+
+    def _shown(self, line: Line) -> Iterator[LogFact]:
+        for item in self._recognisers:
+            if item.open or any(needle in line.text for needle in item.needles):
+                facts = item.feed(line)
+                if facts:
+                    yield from facts
+                    return
+
+
+def _raw_lines(source: Source) -> Iterator[bytes]:
+    """Lines without their ends; one without an end is cut into pieces rather than held whole."""
+    view = memoryview(bytearray(BLOCK))
+    rest = b""
+    while size := source.readinto(view):
+        block = rest + bytes(view[:size])
+        if b"\x00" in block[:64] and block.count(b"\x00") > len(block) // 8:
+            block = block.replace(b"\x00", b"")
+        lines = block.split(b"\n")
+        rest = lines.pop()
+        yield from lines
+        if len(rest) > MAX_RAW_LINE:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
