@@ -8,6 +8,7 @@ import numpy as np
 
 from megatrace.analysis.diagnosing import diagnose
 from megatrace.analysis.reductions import distinct
+from megatrace.analysis.slow import _of_jitter
 from megatrace.analysis.stagger import tied_replicas
 from megatrace.model.finding import Finding, Kind, Severity
 from megatrace.simulator import DataLoaderStall, Scenario, SlowGpu, SlowHost, observe, simulate
@@ -111,3 +112,11 @@ def test_a_path_and_the_embedding_across_it_are_one_path() -> None:
 def test_two_slow_collectives_have_one_rank_in_common() -> None:
     (finding,) = serious(SlowNic(rank=9, factor=12.0), **TIED)
     assert (finding.kind, finding.culprits.ranks) == (Kind.SLOW_NETWORK, (9,))
+
+
+def test_the_slowest_of_all_who_are_scattered_is_no_culprit() -> None:
+    usual, jitter = 1.0, np.array([0.0, 0.2, 0.2, 0.2, 0.0])
+    assert _of_jitter(np.array([0.0, 0.06, 0.0, 0.05, 0.0]), jitter, usual)
+    # What costs more than the jitter, or lies outside it, is a fault of its own.
+    assert not _of_jitter(np.array([0.0, 0.4, 0.4, 0.4, 0.0]), jitter, usual)
+    assert not _of_jitter(np.array([0.06, 0.06, 0.0, 0.0, 0.06]), jitter, usual)

@@ -27,7 +27,7 @@ from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.slow_kinds import is_path, judge
 from megatrace.analysis.slow_nodes import host_findings
 from megatrace.analysis.slow_scene import SlowContext
-from megatrace.analysis.suspects import COUNTS, Cause, Suspect, find_suspects
+from megatrace.analysis.suspects import COUNTS, LOOKS, Cause, Suspect, find_suspects
 from megatrace.analysis.traffic import traffic_of_all
 from megatrace.analysis.unsteady import find_unsteady
 from megatrace.analysis.windows import Span, spans
@@ -73,14 +73,14 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
-    jittery = np.zeros(len(costs.iterations), np.bool_)
+    jitter = np.zeros(len(costs.iterations))
     for pattern in patterns:
         if pattern.kind is Kind.JITTER:
-            jittery |= pattern.lost > 0.0
-    once = not jittery.any()
+            jitter = np.maximum(jitter, pattern.lost)
+    once = not jitter.any()
     starved = [finding for finding in findings if finding is not None and finding.kind is Kind.SLOW_HOST]
     suspects = [s for s in find_suspects(remaining) if not any(_of_starved(context, s, f) for f in starved)]
-    suspects = _unexplained(context, _repeated(suspects, remaining, places, once), jittery)
+    suspects = _unexplained(context, _repeated(suspects, remaining, places, once), jitter)
     for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
     worth = 0.5 * COUNTS * costs.usual
@@ -140,16 +140,17 @@ def _is_window(affected: NDArray[np.bool_], others: float, iterations: int) -> b
     return len(where) >= WINDOW * length and rate <= 0.5 and rate ** len(where) < LUCK
 
 
-def _unexplained(context: SlowContext, suspects: list[Suspect], jittery: NDArray[np.bool_]) -> list[Suspect]:
+def _unexplained(context: SlowContext, suspects: list[Suspect], jitter: F8) -> list[Suspect]:
     """Without late entries that follow from something else.
 
     The optimizer step of a rank whose own work is slow is slow too, and who waits for a slow gradient
     collective comes late to what follows. One slow NIC shows on the paths and in the gradients: the more
-    telling stays.
+    telling stays. ``jitter`` float64 [K]: seconds that it costs; of all who are scattered one is the slowest.
     """
     usual = context.costs.usual
+    suspects = [s for s in suspects if s.cause is not Cause.WORK or not _of_jitter(s.lost, jitter, usual)]
     sick = {rank for s in suspects if s.cause is Cause.WORK for rank in context.ranks_of(s)}
-    held = jittery.copy()  # with everybody scattered, somebody is always late
+    held = jitter > 0.0  # with everybody scattered, somebody is always late
     for suspect in suspects:
         if suspect.cause is Cause.SYNC:
             held |= suspect.affected(usual)
@@ -163,6 +164,13 @@ def _unexplained(context: SlowContext, suspects: list[Suspect], jittery: NDArray
         if not any(_echo(context, suspect, larger) for larger in kept):
             kept.append(suspect)
     return kept
+
+
+def _of_jitter(lost: F8, jitter: F8, usual: float) -> bool:
+    """Whether what a place lost lies in jittery iterations, and is less than the jitter itself cost there."""
+    mine = lost >= LOOKS * usual
+    inside = mine & (jitter > 0.0)
+    return bool(inside.sum() >= OVERLAP * mine.sum() and lost[inside].sum() < jitter[inside].sum())
 
 
 def _of_starved(context: SlowContext, suspect: Suspect, host: Finding) -> bool:
