@@ -58,7 +58,7 @@ def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
             )
             work = np.minimum(work, normal)
             # Members whose hosts are late by turns wait for each other.
-            held = starved[:, None, None, None] & places.any(axis=2)[None, ..., None]
+            held = starved[:, None, None, None] & np.asarray(places.any(axis=2))[None, ..., None]
             stagger = np.where(held, 0.0, stagger)
     return found, replace(costs, work=work, stagger=stagger)
 
