@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 SPEED := $(filter-out __init__ measure accuracy,$(basename $(notdir $(wildcard benchmarks/*.py))))
 NATIVE := $(wildcard native/*.h native/*.c native/*.cc native/*.cpp native/CMakeLists.txt)
 
-.PHONY: help venv demo test lint format docs bench-speed bench-accuracy fuzz clean
+.PHONY: help venv demo test lint format docs bench-speed bench-accuracy bench-cases fuzz clean
 
 help: ## say what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench-speed: $(STAMP) ## measure reading and analysis, write benchmarks/results/
 
 bench-accuracy: $(STAMP) ## score the fault matrix, write benchmarks/results/accuracy.json
 	@$(BIN)/python -m benchmarks.accuracy
+
+bench-cases: $(STAMP) ## print our verdict on each real case beside the right answer
+	@$(BIN)/python -m benchmarks.cases
 
 # Random examples, many more than in `make test`; a failure prints how to repeat it.
 fuzz: $(STAMP) ## feed damaged input to every reader, for minutes

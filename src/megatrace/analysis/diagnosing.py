@@ -20,6 +20,7 @@ from megatrace.analysis.conclude import Seen, conclude
 from megatrace.analysis.costs import tabulate_costs, usual_time
 from megatrace.analysis.early_ends import early_ends, early_note, ended_normally
 from megatrace.analysis.evidence import diagnose_facts
+from megatrace.analysis.evidence_joined import with_evidence
 from megatrace.analysis.flat import ONE_TASK, tabulate_flat, tabulate_flat_work
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
@@ -67,6 +68,28 @@ def diagnose(
     """The verdict on a trace. ``now``: ns since the epoch at which the job still stood as the trace ends;
     ``earlier``: a run of the same configuration to compare with; ``timeline``: keep the calls around the
     first finding for a viewer."""
+    if trace.facts and not _recorded(trace):
+        return diagnose_facts(trace)
+    seen = _of_recordings(trace, now, progress, earlier, timeline=timeline)
+    return with_evidence(seen, trace) if trace.facts else seen
+
+
+def _recorded(trace: Trace) -> bool:
+    """Whether there is anything beside the facts of logs."""
+    kept = trace.dumped is not None or trace.inspector is not None
+    requests = any(fact.name == WORK_REQUEST for fact in trace.facts)
+    return kept or requests or bool(trace.ras or trace.series or len(trace.events))
+
+
+def _of_recordings(
+    trace: Trace,
+    now: int | None,
+    progress: Progress | None,
+    earlier: EarlierRun | None,
+    *,
+    timeline: bool,
+) -> Diagnosis:
+    """The verdict on what was recorded of the job's communication, by the source that sees most."""
     if trace.dumped is not None:
         return diagnose_states(trace, now)
     if trace.ras and not len(trace.events):
@@ -75,8 +98,6 @@ def diagnose(
         return diagnose_inspector(trace)
     if not len(trace.events) and (trace.series or any(f.name == WORK_REQUEST for f in trace.facts)):
         return diagnose_network(trace, now)
-    if trace.facts and not len(trace.events):
-        return diagnose_facts(trace)
     return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis
 
 

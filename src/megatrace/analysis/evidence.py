@@ -155,13 +155,34 @@ def _concluded(claims: Sequence[Claim], facts: Sequence[LogFact]) -> tuple[Verdi
     weak = [item for item in claims if item.weak]
     if weak:
         first = weak[0]
-        head = first.finding.summary
+        return Verdict.UNDECIDABLE, first.finding.summary, first.either
+    left = [fact for fact in facts if fact.kind in _ERRORS and fact.name not in _HARMLESS]
+    if left and not claims:
+        said = f'"{left[0].text[:160].strip()}"'
         return (
             Verdict.UNDECIDABLE,
-            head if head.startswith("cannot tell") else f"cannot tell the cause: {head}",
-            first.either,
+            f"{plural(len(left), 'line')} of errors, and none that tells a cause: {said}",
+            (),
         )
     return Verdict.HEALTHY, _healthy(claims, facts), ()
+
+
+_ERRORS = frozenset(
+    {
+        FactKind.XID,
+        FactKind.OUT_OF_MEMORY,
+        FactKind.WATCHDOG,
+        FactKind.EXCEPTION,
+        FactKind.PROCESS_EXIT,
+        FactKind.STORE,
+        FactKind.NCCL,
+        FactKind.NETWORK_ERROR,
+        FactKind.STORAGE,
+        FactKind.FINGERPRINT,
+    }
+)
+"""Kinds of facts of which none may be passed over in silence."""
+_HARMLESS = frozenset({"traceback", "frames", "nfs_up", "wqe_summary", "cancelled"})
 
 
 _PRECEDENCE = {

@@ -89,9 +89,9 @@ def judge_failures(facts: Sequence[LogFact]) -> list[Claim]:
 
 
 def _message(fact: LogFact) -> str:
-    return (
-        f"{fact.word('type')}: {fact.word('detail')}" if fact.get("type") is not None else fact.word("detail")
-    )
+    if fact.get("type") is not None:
+        return f"{fact.word('type')}: {fact.word('detail')}"
+    return f"CUDA error: {fact.word('detail')}" if fact.kind is FactKind.NCCL else fact.word("detail")
 
 
 def _known(raised: Sequence[LogFact]) -> tuple[list[Claim], list[LogFact]]:
@@ -163,7 +163,7 @@ def _unknown(raised: Sequence[LogFact]) -> list[Claim]:
     own = [
         f
         for f in raised
-        if f.name in ("raised", "signal")
+        if f.name in ("raised", "signal", "cuda", "storage", "shm")
         and not _ECHO.search(_message(f))
         and not f.word("type").endswith("Warning")
     ]
@@ -377,8 +377,9 @@ def _loaders(facts: Sequence[LogFact]) -> list[Claim]:
     if not found:
         return []
     first = found[0]
-    signal = first.word("signal") or "without a reason"
-    bus = "Bus" in signal or "shared memory" in first.text
+    signal = first.word("signal") or "no signal named"
+    small = any(f.name == "shm" for f in facts)
+    bus = small or "Bus" in signal or "shared memory" in first.text
     text = "shared memory (/dev/shm) is too small" if bus else "most often the host's out-of-memory killer"
     ranks = tuple(sorted({rank for f in found if (rank := rank_of(f)) is not None}))
     return [

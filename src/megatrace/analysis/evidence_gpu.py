@@ -97,13 +97,13 @@ def _incident(incident: list[LogFact], facts: Sequence[LogFact]) -> Claim:
     row = xid(root.code or 0)
     place = address(root.device)
     mine = [fact for fact in incident if address(fact.device) == place]
-    count = Counter(fact.code or 0 for fact in incident)
     name = _gpu_name(root, mine)
     action, obey = _remedy(row, incident)
     severity = row.severity
     if row.code == 45 and codes == {45}:
         severity = Severity.P3
-    shown = f"Xid {row.code}" + (f" ×{count[row.code]}" if count[row.code] > 1 else "")
+    own = sum(1 for fact in mine if fact.code == row.code)
+    shown = f"Xid {row.code}" + (f" ×{own}" if own > 1 else "")
     summary = f"{name}{on_node(root.node)}: {shown}: {row.meaning}"
     follow = sorted(codes - {row.code})
     if follow:
@@ -124,6 +124,15 @@ def _incident(incident: list[LogFact], facts: Sequence[LogFact]) -> Claim:
         evidence.append(
             f"one incident on {plural(len(places), 'GPU')} ({listed(sorted(places))}): the others report their side of it"
         )
+    both = {address(f.device) for f in incident if f.code == row.code and row.code in NVLINK_XIDS} - {
+        "",
+        place,
+    }
+    ends = (Device(root.node, name), *(Device(root.node, f"GPU {other}") for other in sorted(both)))
+    if both:
+        evidence.append(
+            "the same code on several GPUs: two ends of one link; which end is sick cannot be told"
+        )
     kind = Kind.SOFTWARE if row.blame in (Blame.APPLICATION, Blame.CONSEQUENCE) else Kind.HARDWARE
     order = Order.SOFTWARE if kind is Kind.SOFTWARE else Order.HARDWARE
     if row.action is Action.RESET_LATER and row.code == 63:
@@ -133,7 +142,8 @@ def _incident(incident: list[LogFact], facts: Sequence[LogFact]) -> Claim:
     return claim(
         order, kind, severity, summary, incident, evidence=evidence, no=no,
         remedy=_remedy_words(row, action, obey, incident), confidence=0.95 if row.code in XIDS else 0.6,
-        culprits=Culprits(devices=(Device(root.node, name),), nodes=(root.node,) if root.node else ()),
+        culprits=Culprits(devices=ends, nodes=(root.node,) if root.node else ()),
+        ambiguous=len(ends) > 1,
         steps=_steps(root, row),
     )  # fmt: skip
 

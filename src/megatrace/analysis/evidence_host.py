@@ -136,6 +136,7 @@ def _oom(facts: Sequence[LogFact]) -> list[Claim]:
                 f'the kill was invoked by an allocation of "{fact.word("invoker")}", which is not the process that was killed'
             )
         evidence.append("the kernel's lines about it are one event")
+        evidence += _same_process(fact, facts)
         claims.append(
             claim(
                 Order.HOST,
@@ -171,6 +172,18 @@ def _oom(facts: Sequence[LogFact]) -> list[Claim]:
                                 evidence=[f.text[:200] for f in found[:2]], no=["not GPU memory: that would be a CUDA error in the program"], remedy="Give the job more host memory, or use less of it (data loader workers, caches, pinned buffers).", confidence=0.9,
                                 culprits=Culprits(nodes=(node,) if node else ()), steps=(NextStep("dmesg -T | grep -i -A 40 oom", "on that node: which process had the memory"),)))  # fmt: skip
     return claims
+
+
+def _same_process(fact: LogFact, facts: Sequence[LogFact]) -> list[str]:
+    """The rank whose process was killed, where the job's own log has its number."""
+    ended = [f for f in facts if f.kind is FactKind.PROCESS_EXIT and f.word("pid") == fact.word("pid")]
+    named = next((f for f in ended if f.local_rank is not None), None)
+    if named is None:
+        return []
+    rank = f"rank {named.rank}, " if named.rank is not None else ""
+    return [
+        f"pid {fact.word('pid')} is {rank}local rank {named.local_rank} in the job's log: that rank ended because of this"
+    ]
 
 
 # ---- network ports

@@ -195,6 +195,8 @@ def _waited(item: _Stuck) -> str:
 def _progress(item: _Stuck) -> str:
     done = sorted(set(item.completed.values()))
     queued = sorted(set(item.enqueued.values()))
+    if not done and not queued:
+        return "how far it had come is not printed"
     return f"last completed {listed(done)}, last enqueued {listed(queued)}"
 
 
@@ -222,7 +224,7 @@ def _one_group(stuck: list[_Stuck]) -> Claim:
     evidence += _local_words(stuck) + _hints(last)
     suspects = behind or silent
     if behind:
-        summary = f"{say_ranks(behind)} never enqueued {last.name()}, which {say_ranks(ranks - set(behind))} wait in"
+        summary = f"{say_ranks(behind)} never enqueued {last.name()}, which {say_ranks(ranks - set(behind))} {'waits' if len(ranks) - len(behind) == 1 else 'wait'} in"
     elif silent and 2 * len(silent) <= len(ranks) + len(silent):
         never = "never reports" if len(silent) == 1 else "never report"
         summary = f"{say_ranks(ranks)} wait in {last.name()}{_size(last)}; {say_ranks(silent)} {never}: suspect {say_ranks(silent)}"

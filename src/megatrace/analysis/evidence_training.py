@@ -52,7 +52,7 @@ def judge_training(facts: Sequence[LogFact]) -> list[Claim]:
     """All claims about speed."""
     groups: dict[tuple[str, int | None, int | None], list[LogFact]] = defaultdict(list)
     for fact in facts:
-        if fact.kind is FactKind.ITERATION and fact.number("time") is not None:
+        if fact.kind is FactKind.ITERATION and _pace_of(fact) is not None:
             groups[fact.source, fact.rank, fact.local_rank].append(fact)
     claims = []
     for same in list(groups.values())[:64]:
@@ -65,8 +65,21 @@ def judge_training(facts: Sequence[LogFact]) -> list[Claim]:
     return claims + _named([f for f in facts if f.name == "straggler_line"])
 
 
+def _pace_of(fact: LogFact) -> float | None:
+    """Seconds of an iteration; of a sample or token where only throughput is printed."""
+    time = fact.number("time")
+    if time is not None:
+        return time
+    rate = fact.number("rate") or fact.number("tps")
+    return 1 / rate if rate and rate > 0 else None
+
+
+def _timed(points: Sequence[LogFact]) -> bool:
+    return points[0].number("time") is not None
+
+
 def _pace(points: Sequence[LogFact], speakers: int) -> list[Claim]:
-    times = np.array([point.number("time") or math.nan for point in points], np.float64)
+    times = np.array([_pace_of(point) or math.nan for point in points], np.float64)
     steps = [int(point.number("step") or 0) for point in points]
     good = np.isfinite(times) & (times > 0)
     points = [point for point, fine in zip(points, good, strict=True) if fine]
@@ -82,7 +95,7 @@ def _pace(points: Sequence[LogFact], speakers: int) -> list[Claim]:
                 Order.NOTE,
                 Kind.SLOW_UNIFORM,
                 Severity.INFO,
-                f"iterations take {_s(usual)} throughout ({len(times)} seen, steps {steps[0]} to {steps[-1]}): no lasting change",
+                f"{f'iterations take {_s(usual)}' if _timed(points) else f'throughput is {format_number(1 / usual, 4)} a second'} throughout ({len(times)} seen, steps {steps[0]} to {steps[-1]}): no lasting change",
                 points,
                 evidence=_loss(points),
             )
@@ -121,7 +134,10 @@ def _slow(points: Sequence[LogFact], found: _Change, speakers: int) -> Claim:
         if found.onset == found.whole
         else f"at iteration {found.onset}–{found.whole}"
     )
-    change = f"{_s(found.before)} → {_s(found.after)} per iteration ({_percent(factor)})"
+    if _timed(points):
+        change = f"{_s(found.before)} → {_s(found.after)} per iteration ({_percent(factor)})"
+    else:
+        change = f"throughput {format_number(1 / found.before, 4)} → {format_number(1 / found.after, 4)} a second ({_percent(1 / factor)})"
     evidence = [f"onset {onset}: {change}"]
     evidence += _throughput(points, found.at)
     lasting = (

@@ -16,6 +16,7 @@ from megatrace.readers.log_pattern import Pattern, Table, fact_of, pattern
 _K = FactKind
 _PEER = r"(?P<peer>[^\s<]+(?:<\w+>)?)"
 _NET = (
+    pattern(_K.NETWORK_ERROR, "completion", "Got completion", r"Got completion (?:from peer " + _PEER + r" )?with status=\w+\((?P<status>\d+)\) opcode=\w+\((?P<opcode>\d+)\).*?vendor_err=(?P<vendor>\d+)(?:.*?req_type=(?P<direction>\w+))?(?:.*?localGid (?P<local_gid>\S+))?(?:.*?remoteGids? ?(?P<remote_gid>\S+))?(?:.*?hca (?P<hca>\w+))?"),
     pattern(_K.NETWORK_ERROR, "completion", "Got completion", r"NET/IB ?: (?:\S+:\d+ )?Got completion (?:from peer " + _PEER + r" )?with (?:error|status=|status)[ =]?(?P<status>\d+),? opcode[ =]?(?P<opcode>\d+),? (?:len|byte_len)[ =]?(?P<length>\d+),? vendor err[ =]?(?P<vendor>\d+)(?: \((?P<direction>\w+)\))?(?:.*?localGid (?P<local_gid>\S+))?(?:.*?remoteGids? ?(?P<remote_gid>\S+))?(?:.*?hca (?P<hca>\w+))?"),
     pattern(_K.NETWORK_ERROR, "completion", "Got completion", r"Got completion (?:from peer " + _PEER + r" )?.*?(?:status|error)[ =]*(?P<status>\d+)"),
     pattern(_K.NCCL, "size_mismatch", "collective mismatch", r"peer " + _PEER + r".*local size (?P<local_size>\d+) remote (?:size )?(?P<remote_size>\d+)"),
@@ -28,7 +29,7 @@ _NET = (
     pattern(_K.NETWORK_ERROR, "wqe_slow", "WQE slow", r"WQE slow: peer=" + _PEER + r"(?:.*?dev=(?P<hca>\w+))?(?:.*?(?:lat|latency|age|took)=(?P<age_ns>\d+))?"),
     pattern(_K.NETWORK_ERROR, "wqe_summary", "WQE latency summary", r"WQE latency summary \[.*?peer=" + _PEER + r"(?:.*?dev=(?P<hca>\w+))?.*?n=(?P<count>\d+) slow=(?P<slow>\d+).*?mean=?(?P<mean>[\d.]+).*?p99=?(?P<p99>[\d.]+).*?max=?(?P<max>[\d.]+)"),
     pattern(_K.NETWORK_ERROR, "socket", "Call to ", r"Call to (?P<call>recv|send|connect|accept|bind|listen|poll|write|read|getsockopt)\w* (?:(?:from|to) )?(?:" + _PEER + r" )?failed ?:? ?(?:with error )?(?P<detail>.*)"),
-    pattern(_K.NETWORK_ERROR, "socket", "connect", r"(?:socketStartConnect|socketPollConnect|ncclSocketConnect|socketProgress\w*): (?:C|c)onnect to " + _PEER + r" (?:failed|returned|timed out) ?:? ?(?P<detail>.*)"),
+    pattern(_K.NETWORK_ERROR, "socket", "onnect to ", r"(?:socket\w*|ncclSocketConnect|Net ?): ?(?:C|c)onnect to " + _PEER + r" (?:failed|returned|timed out) ?:? ?(?P<detail>.*)"),
     pattern(_K.NETWORK_ERROR, "peer_gone", "Connection closed by remote peer", r"Connection closed by remote peer ?(?P<peer>\S*)"),
     pattern(_K.NETWORK_ERROR, "peer_gone", "Connection closed by localRank", r"Connection closed by localRank (?P<local_peer>\d+)"),
     pattern(_K.NETWORK_ERROR, "peer_gone", "socket", r"socketProgress\w*: (?:abort called|Connection closed by remote peer)(?P<detail>.*)"),

@@ -29,6 +29,10 @@ _CUDA = re.compile(
 _STORAGE = re.compile(
     r"(?P<detail>(?:\[Errno (?:28|5|116|122|30|24|12)\].*|No space left on device.*|Stale file handle.*|Disk quota exceeded.*|Input/output error.*|Read-only file system.*))"
 )
+_COLLECTIVE = re.compile(
+    r"\b(barrier|broadcast|broadcast_object_list|all_reduce|all_gather\w*|reduce_scatter\w*|gather_object|send|recv|all_to_all\w*)\("
+)
+_SHM = re.compile(r"(?P<detail>.*insufficient shared memory.*)")
 _TRACE = "Traceback (most recent call last)"
 MAX_FRAMES = 200
 
@@ -38,7 +42,7 @@ class Python:
 
     needles: tuple[str, ...] = (
         _TRACE, "Error", "Exception", "KeyboardInterrupt", '  File "', "CUDA error", "CUDA out of memory", "CUBLAS_STATUS", "CUDNN_STATUS",
-        "No space left on device", "Stale file handle", "Input/output error", "Disk quota", "Read-only file system", "Bus error", "Segmentation fault",
+        "No space left on device", "insufficient shared memory", "Stale file handle", "Input/output error", "Disk quota", "Read-only file system", "Bus error", "Segmentation fault",
         "Killed",
     )  # fmt: skip
 
@@ -63,17 +67,22 @@ class Python:
         if frame is not None:
             frames = self._frames.setdefault(line.rank, [])
             self._at[line.rank] = line
+            self._left = max(self._left, 2)
             if len(frames) < MAX_FRAMES:
                 frames.append((frame["file"], int(frame["line"]), frame["function"]))
             return []
         text = line.text.strip()
+        called = _COLLECTIVE.search(text)
+        if called is not None and line.text[:2] == "  " and line.rank in self._frames:
+            self._frames[line.rank].append(("<source>", 0, called[1]))
+            return []
         exception = _EXCEPTION.match(text) or _BARE.match(text)
         if exception is not None:
             self._left = 0
             parts = dict(exception.groupdict())
             parts.setdefault("detail", "")
             return [self._raised(line, "raised", parts)]
-        for name, form in (("cuda", _CUDA), ("storage", _STORAGE)):
+        for name, form in (("cuda", _CUDA), ("storage", _STORAGE), ("shm", _SHM)):
             found = form.search(text)
             if found is not None and not text.startswith(("For debugging", "CUDA kernel errors")):
                 return [self._raised(line, name, dict(found.groupdict()))]

@@ -60,7 +60,7 @@ class Training:
     """See the module."""
 
     needles: tuple[str, ...] = (
-        "iteration ", "time (ms)", "time (s)", "SamplesPerSec", "samples/sec", "Time", "Data", "data_time", "tps:", "step_timing", "step_time", "Straggler", "straggler",
+        "iteration ", "time (ms)", "across ranks", "time (s)", "SamplesPerSec", "samples/sec", "Time", "Data", "data_time", "tps:", "step_timing", "step_time", "Straggler", "straggler",
         "relative performance", "individual performance", "lowest rank", "step", "Step", "iter", "checkpoint", " rank ", "nan", "NaN", "OVERFLOW",
     )  # fmt: skip
 

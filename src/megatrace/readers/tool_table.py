@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from megatrace.model.series import FactKind, LogFact, Value
+from megatrace.readers.log_pattern import value
 
 _FIRST = re.compile(
     r"^\| +(?P<index>\d+) +(?P<name>\S.*?) {2,}(?:On|Off|N/A|\S+) +\| +(?P<bus>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]) +\S+ +\| +(?P<ecc>\S+) +\|"
@@ -23,7 +24,7 @@ _MESSAGES = (
     (
         "lost",
         re.compile(
-            r"Unable to determine the device handle for (?:gpu|GPU ?\d*:?) ?(?P<device>[0-9A-Fa-f:.]+): (?P<detail>.*)"
+            r"Unable to determine the device handle for (?:gpu|GPU) ?(?:\d{1,2}: ?)?(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (?P<detail>.*)"
         ),
     ),
     ("lost", re.compile(r"(?P<detail>GPU is lost.*|.*reboot the system to recover this GPU.*)")),
@@ -50,7 +51,7 @@ def read_table(text: str) -> list[LogFact]:
                 ("bus", first["bus"]),
                 ("index", int(first["index"])),
                 ("product", first["name"]),
-                ("ecc", first["ecc"]),
+                ("ecc", value(first["ecc"])),
             ]
             facts.append(
                 LogFact(
