@@ -5,9 +5,11 @@ cut there, or the job stands there, its calls alone do not say.
 
 In a synchronous job nobody gets far without anybody: when a rank stops, all others come to stand within the
 iteration, because they need its gradients. So a rank whose calls end while the others go through further
-iterations cannot have stopped: its recording has. Such ranks are left out where the end of calls is evidence.
+iterations cannot have stopped: its recording has. Nor can a rank of a pipeline have stopped in the last
+iteration if all others ended that one to its last call: their hosts wait for each other on the way there.
+Such ranks are left out where the end of calls is evidence.
 
-Does not judge hangs, and leaves alone what ends within the last iteration: that looks like a hang.
+Does not judge hangs.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ from numpy.typing import NDArray
 from megatrace.analysis.anchors import LIGHT_COUNT
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.roles import Role
+from megatrace.model.events import UNSEEN
 from megatrace.units import format_ranks
 
 # Iterations that end elsewhere after a rank's last call. A host runs ahead of its device, so one more
 # gradient synchronisation may be enqueued without the rank; for the one after that its gradients must have
 # come.
 IMPOSSIBLE = 2
+# Share of all ranks that may have been cut within the last iteration: the others must be the rule.
+FEW = 0.25
 
 
 def early_ends(resolved: Resolved) -> tuple[int, ...]:
-    """Ranks, ascending, after whose last call others went through two more iterations.
+    """Ranks, ascending, after whose last call others went through two more iterations, or to the end of one.
 
     Empty where there are no iterations to count.
     """
@@ -41,7 +46,27 @@ def early_ends(resolved: Resolved) -> tuple[int, ...]:
     middle = times[np.maximum(seen - 1, 0) // 2, np.arange(it.count)]
     ended = np.sort(middle[~np.isnan(middle)])
     passed = len(ended) - np.searchsorted(ended, last_call, "right")
-    return tuple(int(rank) for rank in ranks[passed >= IMPOSSIBLE])
+    early = passed >= IMPOSSIBLE
+    last = passed >= 1
+    if (last & ~early).any() and last.sum() <= FEW * len(ranks) and _through(resolved, ranks[last]):
+        early = last
+    return _listed(ranks[early])
+
+
+def _through(resolved: Resolved, lacking: NDArray[np.int32]) -> bool:
+    """Whether all ranks but these got to the end of an iteration on which hosts of a pipeline wait for all.
+
+    Hosts of other jobs run ahead of their devices to the end: their calls prove nothing.
+    """
+    events = resolved.trace.events
+    pipeline = bool((resolved.role == Role.PIPELINE).any())
+    others = ~np.isin(events.rank, lacking)
+    pending = events.end is not None and bool((events.end[others] == UNSEEN).any())
+    return pipeline and not pending and bool(ended_normally(resolved, _listed(lacking)))
+
+
+def _listed(ranks: NDArray[np.int32]) -> tuple[int, ...]:
+    return tuple(int(rank) for rank in ranks)
 
 
 COMPUTING = (Role.TENSOR, Role.PIPELINE, Role.CONTEXT, Role.EXPERT)
@@ -119,4 +144,4 @@ def early_note(resolved: Resolved, early: tuple[int, ...]) -> str:
         if len(early) == 1
         else f"the logs of ranks {format_ranks(early)} end"
     )
-    return f"{whose} {quiet:.1f} s before the others', which went on for iterations: cut, not stopped"
+    return f"{whose} {quiet:.1f} s before the others', which went on to an iteration's end: cut, not stopped"
