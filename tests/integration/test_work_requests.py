@@ -40,7 +40,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("verbs")
     tests, library = NATIVE / "tests", folder / "libmegatrace_ibverbs.so"
     script = [f"-Wl,--version-script={tests / 'mock_ibverbs.map'}", "-Wl,-soname,libibverbs.so.1"]
-    ours = [NATIVE / name for name in ("verbs_shim.cc", "work_requests.cc", "work_requests_ring.cc")]
+    parts = ("verbs_shim.cc", "work_requests.cc", "work_requests_ring.cc", "ring.cc")
+    ours = [NATIVE / name for name in parts]
     mock = ["-shared", "-fvisibility=hidden", tests / "mock_ibverbs.cc", *script]
     shim = [
         "-shared",
@@ -53,8 +54,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     ]
     shim += [f"-Wl,--version-script={NATIVE / 'verbs_shim.map'}"]
     client = [tests / "verbs_client.cc"]
-    for parts, name in ((mock, "libibverbs.so.1"), (client, "client"), (shim, library.name)):
-        words = [*map(str, parts), "-pthread", "-ldl", "-o", str(folder / name)]
+    for inputs, name in ((mock, "libibverbs.so.1"), (client, "client"), (shim, library.name)):
+        words = [*map(str, inputs), "-pthread", "-ldl", "-o", str(folder / name)]
         subprocess.run(["g++", *FLAGS, *words], check=True, timeout=LIMIT_S)
     alone = folder / "alone"
     alone.mkdir()

@@ -1,0 +1,121 @@
+// The ring file of our recorders: MTRING, version 1. The one native writer of it; `model/ringformat.py` reads it and
+// `collect/torch_ring.py` writes the same from Python. `tests/components/test_ring_format.py` compares them.
+//
+//   0      Header, 4096 bytes: magic, sizes, two clocks read at one moment, a JSON object that tells whose ring it is,
+//          and a control word that others may write while the job runs
+//   4096   records that are kept: communicators, devices, paths
+//   then   the ring: 64-byte records, the newest over the oldest
+//
+// The file is mapped shared, so what was written is there after a SIGKILL. Nothing here allocates, locks or waits once
+// the ring is open. Whatever fails while opening is one line on stderr, and put() does nothing from then on.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+
+namespace megatrace {
+
+constexpr uint32_t kHeaderBytes = 4096;
+
+struct RingHeader {
+  char magic[8];
+  uint32_t header_bytes, record_bytes;  // header_bytes includes the kept records
+  uint64_t records, realtime_ns, monotonic_ns;
+  uint32_t json_bytes;
+  char json[kHeaderBytes - 44 - 16];
+  std::atomic<uint32_t> control;  // events wanted beside the usual ones, as bits of NCCL's profiler mask
+  uint32_t reserved[3];
+};
+
+struct Record {
+  uint64_t seq;  // index + 1; written last. 0: never written, or being written
+  uint64_t time_ns, comm, number, nbytes, stream;
+  uint32_t flags;
+  int32_t peer;
+  uint8_t kind, op, dtype, channel;
+  uint16_t thread, source;
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
+static_assert(sizeof(Record) == 64 && offsetof(Record, time_ns) == 8 && offsetof(Record, comm) == 16);
+static_assert(offsetof(Record, number) == 24 && offsetof(Record, nbytes) == 32 && offsetof(Record, stream) == 40);
+static_assert(offsetof(Record, flags) == 48 && offsetof(Record, peer) == 52 && offsetof(Record, kind) == 56);
+static_assert(offsetof(Record, thread) == 60 && offsetof(Record, source) == 62);
+static_assert(sizeof(RingHeader) == kHeaderBytes && offsetof(RingHeader, records) == 16);
+static_assert(offsetof(RingHeader, json_bytes) == 40 && offsetof(RingHeader, json) == 44);
+static_assert(offsetof(RingHeader, control) == 4080);
+
+enum Kind : uint8_t {
+  kCall = 1,          // the host made a call
+  kStart = 2,         // its kernel began
+  kEnd = 3,           // its kernel ended
+  kPeer = 4,          // who is at the other end of a call that was written without
+  kFailed = 5,        // the call returned an error (flags: which)
+  kAnchor = 6,        // number: CLOCK_REALTIME at time_ns
+  kQueue = 7,         // transfers to a peer on the way: how many (flags), bytes
+  kCommunicator = 8,  // kept: number of members, own index (peer), number of the communicator in the process (thread)
+  kSample = 10, kError = 11, kDevice = 12, kPath = 13,  // work requests
+};
+
+enum Source : uint16_t { kTorch = 1, kVerbs = 2, kPlugin = 3, kPreload = 4 };
+
+inline uint64_t clock_ns(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// What a ring is to be. All strings outlive open().
+struct RingWish {
+  const char* what;    // for the line on stderr: "calls of NCCL"
+  const char* source;  // in the JSON
+  const char* prefix;  // of the file name
+  uint64_t records;    // rounded up to a power of two
+  uint64_t kept;
+  const char* more;    // more members of the JSON, each with a comma in front; may be ""
+};
+
+class Ring {
+ public:
+  // Makes the file of this process in MEGATRACE_RING_DIR. False, and one line on stderr, where that fails. Not for the
+  // hot path and not for two threads at once.
+  bool open(const RingWish& wish);
+
+  // In the child of a fork: the mapping is the parent's. Only the pointers go, for other threads do not exist here.
+  void forget() {
+    records_.store(nullptr, std::memory_order_relaxed);
+    kept_ = nullptr;
+    header_ = nullptr;
+  }
+
+  bool is_open() const { return records_.load(std::memory_order_acquire) != nullptr; }
+
+  // Any thread. What `values` has in seq is of no meaning.
+  void put(const Record& values);
+
+  // Any thread; false where there is no place left.
+  bool keep(const Record& values);
+
+  // Events wanted on demand; 0 where the ring is not open.
+  uint32_t control() const {
+    // Relaxed: it tells nothing about other memory, and being late by some calls is fine.
+    return is_open() ? header_->control.load(std::memory_order_relaxed) : 0;
+  }
+
+ private:
+  RingHeader* header_ = nullptr;
+  Record* kept_ = nullptr;
+  std::atomic<Record*> records_{nullptr};  // published last: whoever sees it sees the rest
+  uint64_t mask_ = 0, places_ = 0;
+  std::atomic<uint64_t> next_{0}, next_kept_{0};
+};
+
+// The value of an environment variable that is a whole number, else nullptr.
+const char* number_of(const char* variable);
+
+// How many records a variable asks for, between 256 and 2^26; `usual` where it asks nothing.
+uint64_t records_of(const char* variable, uint64_t usual);
+
+}  // namespace megatrace
