@@ -98,8 +98,16 @@ def test_a_signal_that_somebody_sends_reaches_the_job(tmp_path: Path, number: si
     script = f"trap 'echo x > {got}; exit 9' {number.value}; echo > {ready}; while :; do sleep 0.02; done"
     code = "import os\nfrom megatrace.collect.supervise import supervise\n"
     code += f"raise SystemExit(supervise(['sh', '-c', {script!r}], os.environ))"
-    with subprocess.Popen([sys.executable, "-c", code]) as launcher:
-        _until(ready)
-        launcher.send_signal(number)
-        assert launcher.wait(60) == 9
+
+    def heeded() -> None:
+        """A shell cannot trap what it was told to ignore, as jobs in the background are of SIGINT."""
+        signal.signal(number, signal.SIG_DFL)
+
+    with subprocess.Popen([sys.executable, "-c", code], preexec_fn=heeded) as launcher:
+        try:
+            _until(ready)
+            launcher.send_signal(number)
+            assert launcher.wait(60) == 9
+        finally:
+            launcher.kill()
     assert got.read_text() == "x\n"
