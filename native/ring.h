@@ -98,6 +98,11 @@ class Ring {
   // Any thread; false where there is no place left.
   bool keep(const Record& values);
 
+  // Sets the control word, as another process may while the job runs.
+  void want(uint32_t events) {
+    if (is_open()) header_->control.store(events, std::memory_order_relaxed);
+  }
+
   // Events wanted on demand; 0 where the ring is not open.
   uint32_t control() const {
     // Relaxed: it tells nothing about other memory, and being late by some calls is fine.

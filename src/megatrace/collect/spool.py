@@ -26,7 +26,9 @@ from megatrace.errors import CollectError
 from megatrace.model.ringformat import RECORD, SEGMENT, Ring, parse_ring
 
 SHARED_MEMORY = Path("/dev/shm")
-CALL, WAITED = 1, 1 << 7
+CALL, TORCH = 1, 1
+SOURCES = {TORCH: "torch", 2: "verbs", 3: "nccl", 4: "preload"}
+"""Who wrote a record → the word in the header of its ring."""
 ENDING = ".arrow"
 
 
@@ -74,7 +76,7 @@ class Spool:
         new = ring.records[ring.records["seq"] > since]
         if not len(new):
             return 0
-        open_ = (new["kind"] == CALL) & (new["stream"] == 0)
+        open_ = (new["source"] == TORCH) & (new["kind"] == CALL) & (new["stream"] == 0)
         self.done[who] = int(new["seq"][np.flatnonzero(open_)[0]]) - 1 if open_.any() else int(new["seq"][-1])
         self.parts += 1
         name = f"{Path(ring.name).stem}-{self.parts:08d}{ENDING}"
@@ -101,7 +103,8 @@ class Spool:
 
 def pack(ring: Ring, records: NDArray[np.void]) -> bytes:
     """Some records of a ring as an Arrow IPC file."""
-    ends = bool((records["kind"] == CALL).all())
+    source = int(records["source"][0])
+    ends = source == TORCH
     columns = {key: np.ascontiguousarray(records[key]) for key in RECORD.names or ()}
     if ends:
         done = columns["stream"] > 0
@@ -109,7 +112,7 @@ def pack(ring: Ring, records: NDArray[np.void]) -> bytes:
     for key in ("seq", "time"):
         columns[key] = np.diff(columns[key].astype(np.int64), prepend=np.int64(0)).astype(np.uint64)
     told = {
-        "source": "source: torch" if ends else "source: verbs",
+        "source": f"source: {SOURCES[source]}",
         "host": ring.host,
         "pid": ring.pid,
         "rank": ring.rank,

@@ -1,0 +1,166 @@
+#include "nccl_recorder.h"
+
+#include <cstdio>
+#include <cstring>
+#include <pthread.h>
+#include <sys/mman.h>
+
+namespace megatrace {
+
+namespace {
+
+constexpr uint32_t kCommunicators = 1024;  // of a process, destroyed ones included; Megatron-LM has some 20 at a time
+constexpr uint32_t kUnknownPeers = 1u << 16;
+
+constexpr uint8_t kSizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};  // bytes of NCCL's types
+
+Communicator g_communicators[kCommunicators];
+std::atomic<uint32_t> g_count{0};
+pthread_mutex_t g_opening = PTHREAD_MUTEX_INITIALIZER;
+
+void child() {
+  // Only this thread is here. A lock that another held at the fork would stay locked for ever.
+  g_opening = PTHREAD_MUTEX_INITIALIZER;
+  g_recorder.forked();
+}
+
+bool starts(const char* word, const char* with) { return strncmp(word, with, strlen(with)) == 0; }
+
+}  // namespace
+
+char g_about[256] = "";
+
+uint8_t op_of(const char* function) {
+  if (function == nullptr) return 0;
+  switch (function[0]) {
+    case 'A':
+      return starts(function, "AllReduce") ? 1 : starts(function, "AllGather") ? 2 : starts(function, "All") ? 8 : 0;
+    case 'R':
+      return starts(function, "ReduceScatter") ? 3 : starts(function, "Reduce") ? 5 : starts(function, "Recv") ? 7 : 0;
+    case 'B':
+      return starts(function, "Broadcast") ? 4 : 0;
+    case 'S':
+      return strcmp(function, "Send") == 0 ? 6 : starts(function, "Scatter") ? 10 : 0;
+    case 'G':
+      return starts(function, "Gather") ? 9 : 0;
+    default:
+      return 0;
+  }
+}
+
+uint8_t op_of(uint8_t function) {
+  constexpr uint8_t kOps[] = {4, 5, 2, 3, 1, 0, 6, 7};  // in the order of NCCL 2.23's functions
+  return function < sizeof kOps ? kOps[function] : 0;
+}
+
+uint8_t type_of(const char* datatype) {
+  constexpr const char* kNames[] = {"Int8",    "Uint8",   "Int32",   "Uint32",   "Int64",      "Uint64",
+                                    "Float16", "Float32", "Float64", "Bfloat16", "Float8e4m3", "Float8e5m2"};
+  if (datatype == nullptr || !starts(datatype, "nccl")) return kNoType;
+  for (uint8_t i = 0; i < sizeof kNames / sizeof *kNames; ++i)
+    if (strcmp(datatype + 4, kNames[i]) == 0) return i;
+  return kNoType;
+}
+
+Communicator* Recorder::begin(uint64_t hash, uint32_t ranks, uint32_t rank) {
+  if (refused_.load(std::memory_order_relaxed)) return nullptr;
+  pthread_mutex_lock(&g_opening);
+  if (!ring_.is_open() && !refused_.load(std::memory_order_relaxed)) {
+    static bool handled = false;
+    if (!handled) handled = pthread_atfork(nullptr, nullptr, child) == 0;
+    const char* name = source_ == kPlugin ? "nccl" : "preload";
+    const uint64_t records = records_of("MEGATRACE_RING_RECORDS", 1u << 16);
+    if (!handled || !ring_.open({"calls of NCCL", name, name, records, kCommunicators, g_about}))
+      refused_.store(true, std::memory_order_relaxed);
+    const char* kernels = number_of("MEGATRACE_NCCL_KERNELS");
+    if (kernels != nullptr && kernels[0] != '0') ring_.want(1u << 6);
+  }
+  pthread_mutex_unlock(&g_opening);
+  if (!ring_.is_open()) return nullptr;
+  const uint32_t index = g_count.fetch_add(1, std::memory_order_relaxed);
+  if (index >= kCommunicators) {
+    if (index == kCommunicators)
+      fprintf(stderr, "megatrace: this process made %u communicators; further ones are not recorded\n", index);
+    return nullptr;
+  }
+  Communicator* made = &g_communicators[index];
+  made->ranks = ranks;
+  made->rank = rank;
+  made->index = static_cast<uint16_t>(index);
+  made->peers = ranks != 0 ? ranks : kUnknownPeers;
+  // From the kernel and not from malloc: pages that no peer needs are never touched. Without it messages have no number.
+  const size_t size = size_t{2} * made->peers * sizeof(std::atomic<uint32_t>);
+  void* counts = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  made->counts = counts == MAP_FAILED ? nullptr : static_cast<std::atomic<uint32_t>*>(counts);
+  if (hash != 0) learn(made, hash, rank);
+  return made;
+}
+
+void Recorder::learn(Communicator* communicator, uint64_t hash, uint32_t rank) {
+  if (communicator->told.exchange(true, std::memory_order_acq_rel)) return;
+  communicator->hash.store(hash, std::memory_order_release);
+  communicator->rank = rank;
+  Record made = record(kCommunicator, communicator, 0, communicator->ranks);
+  made.peer = static_cast<int32_t>(rank);
+  ring_.keep(made);
+}
+
+Record Recorder::record(Kind kind, const Communicator* communicator, uint8_t op, uint64_t number) const {
+  Record made{};
+  made.time_ns = clock_ns(CLOCK_MONOTONIC);
+  made.comm = communicator->hash.load(std::memory_order_relaxed);
+  made.number = number;
+  made.peer = -1;
+  made.kind = kind;
+  made.op = op;
+  made.thread = communicator->index;
+  made.source = source_;
+  return made;
+}
+
+uint32_t Recorder::message(Communicator* communicator, uint8_t op, int32_t peer) {
+  if (communicator->counts == nullptr || peer < 0 || static_cast<uint32_t>(peer) >= communicator->peers)
+    return kNoNumber;
+  // Relaxed: messages with one peer in one direction are ordered by NCCL's own rules, or have no order at all.
+  const uint32_t half = op == kSend ? 0 : communicator->peers;
+  return communicator->counts[half + static_cast<uint32_t>(peer)].fetch_add(1, std::memory_order_relaxed);
+}
+
+uint64_t Recorder::call(Communicator* communicator, const Call& call, bool kernels) {
+  const bool message_ = call.op == kSend || call.op == kReceive;
+  std::atomic<uint64_t>& counter = message_ ? communicator->messages : communicator->collectives;
+  // Relaxed: two threads may not use a communicator at once, so this is a plain counter that another may read.
+  const uint64_t number = counter.fetch_add(1, std::memory_order_relaxed);
+  Record made = record(kCall, communicator, call.op, number);
+  made.nbytes = call.type < sizeof kSizes ? call.count * kSizes[call.type] : call.count;
+  made.stream = call.stream;
+  made.flags = message_ ? message(communicator, call.op, call.peer) : call.root;
+  made.peer = call.peer;
+  made.dtype = call.type;
+  made.channel = kernels ? 1 : 0;
+  ring_.put(made);
+  return number;
+}
+
+void Recorder::peer(Communicator* communicator, uint8_t op, uint64_t number, int32_t peer) {
+  Record made = record(kPeer, communicator, op, number);
+  made.flags = message(communicator, op, peer);
+  made.peer = peer;
+  ring_.put(made);
+}
+
+void Recorder::mark(Kind kind, const Communicator* communicator, uint8_t op, uint64_t number, uint32_t flags,
+                    uint64_t timer) {
+  Record made = record(kind, communicator, op, number);
+  made.flags = flags;
+  made.stream = timer;
+  ring_.put(made);
+}
+
+void Recorder::forked() {
+  ring_.forget();
+  refused_.store(false, std::memory_order_relaxed);
+  for (Communicator& communicator : g_communicators) communicator.told.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace megatrace

@@ -1,0 +1,93 @@
+// One rank of a training with TP 2 x PP 2 x DP 2 over the stub of NCCL: 8 processes, four micro-batches an iteration.
+//
+//   nccl_job iterations=N [stall=RANK:ITERATION] [kill=RANK:ITERATION] [slow=RANK:FIRST:LAST]
+// The rank is in RANK. `stall`: that rank makes no further call and waits for ever; `kill`: it is gone.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <unistd.h>
+
+#include "stub_nccl.h"
+
+namespace {
+
+constexpr int kFloat = 7, kSum = 0, kMicroBatches = 4;
+constexpr size_t kActivations = 4096, kGradients = 65536;
+
+ncclComm_t open_group(const char* name, int number, int ranks, int rank) {
+  ncclUniqueId id;
+  memset(&id, 0, sizeof id);
+  snprintf(id.internal, sizeof id.internal, "%s %d", name, number);
+  ncclComm_t made = nullptr;
+  if (ncclCommInitRank(&made, ranks, id, rank) != 0) exit(3);
+  return made;
+}
+
+struct Rank {
+  int rank, tp, stage, dp;
+  ncclComm_t world, tensor, pipeline, data;
+  Stream stream = reinterpret_cast<Stream>(0x1000);
+  useconds_t work_us = 2000;
+
+  void layer() {
+    usleep(work_us);
+    ncclAllReduce(nullptr, nullptr, kActivations, kFloat, kSum, tensor, stream);
+    ncclAllReduce(nullptr, nullptr, kActivations, kFloat, kSum, tensor, stream);
+  }
+  void send(int to) { ncclSend(nullptr, kActivations, kFloat, to, pipeline, stream); }
+  void receive(int from) { ncclRecv(nullptr, kActivations, kFloat, from, pipeline, stream); }
+
+  void forward() {
+    if (stage == 1) receive(0);
+    layer();
+    if (stage == 0) send(1);
+  }
+  void backward() {
+    if (stage == 0) receive(1);
+    layer();
+    if (stage == 1) send(0);
+  }
+};
+
+bool is_at(const std::string& word, const char* what, int rank, int iteration) {
+  return word == std::string(what) + "=" + std::to_string(rank) + ":" + std::to_string(iteration);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) int job(int count, char** words) {
+  const int rank = atoi(getenv("RANK"));
+  Rank me;
+  me.rank = rank;
+  me.tp = rank % 2;
+  me.dp = rank / 2 % 2;
+  me.stage = rank / 4;
+  me.world = open_group("world", 0, 8, rank);
+  me.tensor = open_group("tensor", rank / 2, 2, me.tp);
+  me.data = open_group("data", me.stage * 2 + me.tp, 2, me.dp);
+  me.pipeline = open_group("pipeline", rank % 4, 2, me.stage);
+  int iterations = 1, slow_first = 0, slow_last = -1, slow_rank = -1;
+  for (int i = 1; i < count; ++i) {
+    if (strncmp(words[i], "iterations=", 11) == 0) iterations = atoi(words[i] + 11);
+    sscanf(words[i], "slow=%d:%d:%d", &slow_rank, &slow_first, &slow_last);
+  }
+  ncclBroadcast(nullptr, nullptr, 1, kFloat, 0, me.world, me.stream);
+  for (int iteration = 0; iteration < iterations; ++iteration) {
+    me.work_us = rank == slow_rank && iteration >= slow_first && iteration <= slow_last ? 20000 : 2000;
+    for (int micro = 0; micro < kMicroBatches; ++micro) {
+      for (int i = 1; i < count && micro == 1; ++i) {
+        if (is_at(words[i], "kill", rank, iteration)) kill(getpid(), SIGKILL);
+        if (is_at(words[i], "stall", rank, iteration)) pause();
+      }
+      me.forward();
+    }
+    for (int micro = 0; micro < kMicroBatches; ++micro) me.backward();
+    ncclAllReduce(nullptr, nullptr, kGradients, kFloat, kSum, me.data, me.stream);
+    stubSynchronize();
+  }
+  for (ncclComm_t comm : {me.tensor, me.data, me.pipeline, me.world}) ncclCommDestroy(comm);
+  puts("done");
+  return 0;
+}
