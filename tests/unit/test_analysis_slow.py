@@ -184,6 +184,17 @@ def test_a_starved_node_is_a_host_and_no_device() -> None:
     assert finding.status is Status.ONGOING
 
 
+def test_starved_ranks_of_a_node_that_nobody_named_are_one_finding() -> None:
+    starved = SlowHost(node=0, factor=8.0, first_iteration=5)
+    scenario = job(starved, tp=2, pp=2, dp=4, ranks_per_node=4)
+    trace = replace(observe(simulated(scenario), "text"), job=JobConfig(), places=())
+    found = analyse(trace).diagnosis.findings
+    assert [(item.kind, item.culprits.ranks, item.culprits.nodes) for item in found] == [
+        (Kind.SLOW_HOST, (0, 1, 2, 3), ())
+    ]
+    assert found[0].victims == tuple(range(4, 16))
+
+
 def test_a_late_loader_is_storage() -> None:
     scenario = job(DataLoaderStall(rank=0, stall_ms=400.0, first_iteration=4, every=2))
     finding = findings(scenario, "ring")[0]

@@ -1,7 +1,8 @@
 """Starved hosts as findings: all ranks of a node make their calls slowly.
 
 They are judged before anything else, because a starved host makes every device, path and loader of its node
-look slow. What ``hosts`` measures becomes findings here, one a node and window.
+look slow. What ``hosts`` measures becomes findings here, one a node and window. Where nobody said which rank
+runs where, ranks that are starved at the same time make one finding: one a rank would bury what happened.
 """
 
 from __future__ import annotations
@@ -25,22 +26,16 @@ F8 = NDArray[np.float64]
 
 def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
     """Starved nodes, and the costs with their places made normal."""
-    costs, place = context.costs, context.resolved.trace.place_of
+    costs = context.costs
     hosts = slow_hosts(context.table, costs)
     if hosts is None:
         return [], costs
-    by_node: dict[str, NDArray[np.bool_]] = {}
     always = hosts.starved.mean(axis=0) >= ALWAYS
     costs = costs.relative_to(normal_on_good_hosts(costs, always))
     context = replace(context, costs=costs)
-    for index in np.argwhere(hosts.starved.mean(axis=0) > 0):
-        rank = int(context.table.grid[tuple(index)])
-        name = place(rank).node or f"rank {rank}"
-        mask = by_node.setdefault(name, np.zeros(context.table.grid.shape, np.bool_))
-        mask[tuple(index)] = True
     found: list[Finding] = []
     work, stagger = costs.work, costs.stagger
-    for _, mask in sorted(by_node.items()):
+    for mask in _masks(context, hosts.starved):
         by_rank = costs.work.shape[3] == mask.shape[2]
         places = np.asarray(mask if by_rank else mask.any(axis=2, keepdims=True))
         starved = hosts.starved[:, mask].mean(axis=1) >= 0.5
@@ -61,6 +56,31 @@ def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
             held = starved[:, None, None, None] & np.asarray(places.any(axis=2))[None, ..., None]
             stagger = np.where(held, 0.0, stagger)
     return found, replace(costs, work=work, stagger=stagger)
+
+
+def _masks(context: SlowContext, starved: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """The starved places of each node, (stage, group, member); without names, of each set at one time."""
+    place = context.resolved.trace.place_of
+    by_node: dict[str, NDArray[np.bool_]] = {}
+    unnamed: list[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = []
+    for index in np.argwhere(starved.any(axis=0)):
+        at = (int(index[0]), int(index[1]), int(index[2]))
+        here = starved[:, at[0], at[1], at[2]]
+        node = place(int(context.table.grid[at])).node
+        mask = by_node.get(node) if node else next((m for times, m in unnamed if _at_once(times, here)), None)
+        if mask is None:
+            mask = np.zeros(context.table.grid.shape, np.bool_)
+            if node:
+                by_node[node] = mask
+            else:
+                unnamed.append((here, mask))
+        mask[at] = True
+    return [mask for _, mask in sorted(by_node.items())] + [mask for _, mask in unnamed]
+
+
+def _at_once(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
+    """Whether two ranks are starved in the same iterations, by half or more of those in which either is."""
+    return int((one & other).sum()) * 2 >= int((one | other).sum())
 
 
 def _host_finding(
