@@ -30,6 +30,7 @@ struct Communicator {
   uint32_t ranks = 0, rank = 0;
   uint16_t index = 0;
   std::atomic<uint64_t> collectives{0}, messages{0};
+  std::atomic<uint64_t> children{0};          // preload: communicators that were split from it
   uint32_t peers = 0;                         // places in each half of `counts`
   std::atomic<uint32_t>* counts = nullptr;    // messages to each peer, then from each
   int* mask = nullptr;                        // plug-in: NCCL's own, and what we last put there

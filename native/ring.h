@@ -54,7 +54,7 @@ enum Kind : uint8_t {
   kPeer = 4,          // who is at the other end of a call that was written without
   kFailed = 5,        // the call returned an error (flags: which)
   kAnchor = 6,        // number: CLOCK_REALTIME at time_ns
-  kQueue = 7,         // transfers to a peer on the way: how many (flags), bytes
+  kFinished = 7,      // a communicator was finalized, destroyed or aborted
   kCommunicator = 8,  // kept: number of members, own index (peer), number of the communicator in the process (thread)
   kSample = 10, kError = 11, kDevice = 12, kPath = 13,  // work requests
 };

@@ -1,7 +1,8 @@
 // One rank of a training with TP 2 x PP 2 x DP 2 over the stub of NCCL: 8 processes, four micro-batches an iteration.
 //
-//   nccl_job iterations=N [stall=RANK:ITERATION] [kill=RANK:ITERATION] [slow=RANK:FIRST:LAST]
+//   nccl_job iterations=N [stall=RANK:ITERATION] [kill=RANK:ITERATION] [slow=RANK:FIRST:LAST] [split=1]
 // The rank is in RANK. `stall`: that rank makes no further call and waits for ever; `kill`: it is gone.
+// `split`: the tensor groups are split from the world, in an NCCL group, and not made by an id.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -27,7 +28,7 @@ ncclComm_t open_group(const char* name, int number, int ranks, int rank) {
 
 struct Rank {
   int rank, tp, stage, dp;
-  ncclComm_t world, tensor, pipeline, data;
+  ncclComm_t world, tensor = nullptr, pipeline, data;
   Stream stream = reinterpret_cast<Stream>(0x1000);
   useconds_t work_us = 2000;
 
@@ -65,7 +66,12 @@ extern "C" __attribute__((visibility("default"))) int job(int count, char** word
   me.dp = rank / 2 % 2;
   me.stage = rank / 4;
   me.world = open_group("world", 0, 8, rank);
-  me.tensor = open_group("tensor", rank / 2, 2, me.tp);
+  bool split = false;
+  for (int i = 1; i < count; ++i) split = split || strcmp(words[i], "split=1") == 0;
+  ncclGroupStart();
+  if (split) ncclCommSplit(me.world, rank / 2, 2, &me.tensor, nullptr);
+  ncclGroupEnd();
+  if (!split) me.tensor = open_group("tensor", rank / 2, 2, me.tp);
   me.data = open_group("data", me.stage * 2 + me.tp, 2, me.dp);
   me.pipeline = open_group("pipeline", rank % 4, 2, me.stage);
   int iterations = 1, slow_first = 0, slow_last = -1, slow_rank = -1;

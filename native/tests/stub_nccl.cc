@@ -336,6 +336,14 @@ STUB(int, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t* made, 
   const int size = key;
   return make(made, size, comm->rank % size, comm->hash * 31 + ++comm->splits * 1009 + static_cast<uint64_t>(color));
 }
+STUB(int, ncclCommCount, ncclComm_t comm, int* count) {
+  *count = comm->ranks;
+  return 0;
+}
+STUB(int, ncclCommUserRank, ncclComm_t comm, int* rank) {
+  *rank = comm->rank;
+  return 0;
+}
 STUB(int, ncclCommDestroy, ncclComm_t comm) {
   if (g_plugin != nullptr) plugin<InitV5, DescrV5>()->finalize(comm->context);
   return 0;

@@ -12,6 +12,8 @@ struct ncclUniqueId {
 using Stream = void*;
 int ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
 int ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, void* config);
+int ncclCommCount(ncclComm_t comm, int* count);
+int ncclCommUserRank(ncclComm_t comm, int* rank);
 int ncclCommDestroy(ncclComm_t comm);
 int ncclCommAbort(ncclComm_t comm);
 int ncclAllReduce(const void* send, void* receive, size_t count, int type, int op, ncclComm_t comm, Stream stream);

@@ -23,7 +23,15 @@ from megatrace.readers.opening import open_trace
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-pthread"]
-OURS = ["-shared", "-Wconversion", "-Wshadow", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"]
+OURS = [
+    "-shared",
+    "-Wconversion",
+    "-Wshadow",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
+    "-fvisibility=hidden",
+]
 LIMIT_S = 120
 RANKS = 8
 COLLECTIVES = 8 * 2 + 1
@@ -39,6 +47,7 @@ class Built:
     job: Path
     loader: Path
     plugin: Path
+    preload: Path
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         pytest.skip("no C++ compiler here")
     folder, tests = tmp_path_factory.mktemp("nccl"), NATIVE / "tests"
     stub, library = folder / "libnccl.so.2", folder / "libjob.so"
-    made = Built(folder, folder / "job", folder / "loader", folder / "libnccl-profiler-megatrace.so")
+    made = Built(
+        folder,
+        folder / "job",
+        folder / "loader",
+        folder / "libnccl-profiler-megatrace.so",
+        folder / "libmegatrace_preload.so",
+    )
     recorder = [NATIVE / "nccl_recorder.cc", NATIVE / "ring.cc"]
     for output, words in (
         (stub, ["-shared", "-Wl,-soname,libnccl.so.2", tests / "stub_nccl.cc"]),
@@ -55,6 +70,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         (made.job, [tests / "nccl_main.cc", library, f"-Wl,-rpath-link,{folder}"]),
         (made.loader, ['-DLOADED="libjob.so"', tests / "nccl_main.cc"]),
         (made.plugin, [*OURS, NATIVE / "nccl_profiler.cc", *recorder]),
+        (made.preload, [*OURS, NATIVE / "nccl_preload.cc", *recorder]),
     ):
         command = ["g++", *FLAGS, *map(str, words), "-ldl", "-o", str(output)]
         subprocess.run(command, check=True, timeout=LIMIT_S)
@@ -267,3 +283,40 @@ def test_where_there_is_no_place_for_rings_the_job_runs(built: Built, tmp_path: 
     said = job.finish()
     assert said.count("\n") == RANKS
     assert said.count("megatrace: calls of NCCL are not recorded: cannot open /proc/nowhere") == RANKS
+
+
+@pytest.mark.parametrize("program", ["job", "loader"])
+def test_the_preloaded_library_sees_the_same(built: Built, tmp_path: Path, program: str) -> None:
+    """Linked with NCCL, and NCCL come in with a library of local scope."""
+    job = Job(built, tmp_path, {"LD_PRELOAD": str(built.preload)}, program=program)
+    job.start("iterations=3", "split=1")
+    assert job.finish() == ""
+    trace = open_trace([job.rings])
+    assert_complete(trace, 3)
+    assert trace.coverage.has(Observable.STREAM, Observable.PEER)
+    assert trace.coverage.notes == ()
+
+
+@pytest.mark.parametrize("program", ["job", "loader"])
+def test_a_rank_that_stalls_is_named_by_the_preloaded_library(
+    built: Built, tmp_path: Path, program: str
+) -> None:
+    job = Job(built, tmp_path, {"LD_PRELOAD": str(built.preload)}, program=program)
+    job.start("iterations=12", "stall=5:8")
+    job.stand()
+    diagnosis = judged(job.rings)
+    assert diagnosis.verdict is Verdict.HANG, diagnosis.headline
+    assert diagnosis.findings[0].culprits.ranks == (5,)
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"), [("4", "the preloaded library"), ("6", "the profiler plug-in")]
+)
+def test_what_both_saw_counts_once(built: Built, tmp_path: Path, version: str, taken: str) -> None:
+    """Of the plug-in where NCCL tells it the streams, else of the preloaded library."""
+    trace = recorded(built, tmp_path, "iterations=3", STUB_PROFILER=version, LD_PRELOAD=str(built.preload))
+    assert len(list((tmp_path / "rings").glob("*.ring"))) == 2 * RANKS
+    assert_complete(trace, 3)
+    assert trace.coverage.has(Observable.STREAM)
+    (note,) = trace.coverage.notes
+    assert note.endswith(f"once more; those of {taken} are taken.")

@@ -5,7 +5,8 @@ kernel. NCCL numbers the members of a communicator; which rank of the job each i
 ring knows, and so the rings together tell the members.
 
 Plug-in and preloaded library call a communicator by different names. Where both wrote, the calls of one of
-them are taken for the whole job: the one that saw more ranks, or else more of each call.
+them are taken for the whole job: the one that saw more ranks, else more of each call, else the plug-in's,
+which no call passes by.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class NcclRingReader:
     def finish(self) -> Trace:
         """Everything that was added. Raises TraceError where no call was recorded."""
         seen = {writer: self._by_rank(rings) for writer, rings in self._rings.items()}
-        writer = max((PRELOAD, PLUGIN), key=lambda at: (len(seen[at]), _sight(seen[at].values())))
+        writer = max((PLUGIN, PRELOAD), key=lambda at: (len(seen[at]), _sight(seen[at].values())))
         rings = seen[writer]
         if not rings:
             raise TraceError(" ".join(self._notes) or "the rings of NCCL hold no call")
