@@ -18,9 +18,11 @@ from megatrace.analysis.diagnosing import diagnose
 from megatrace.errors import TraceError
 from megatrace.model.events import UNSEEN
 from megatrace.model.trace import Trace
-from megatrace.readers.flight_recorder_dump import Dump, dump_of, parse_dump
+from megatrace.readers.flight_recorder_dump import begin_dump, dump_of, parse_dump, read_groups, words_of
+from megatrace.readers.flight_recorder_entries import Dump, Pending, pending, read_entries
 from megatrace.readers.flight_recorder_native import native_reader
 from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
+from megatrace.readers.flight_recorder_raw import raw_of
 from megatrace.readers.opening import open_trace
 from tests.unit.flight_recorder_cases import Recorder
 from tests.unit.test_inspector import line
@@ -213,6 +215,40 @@ def test_both_readers_of_pickles_agree(protocol: int) -> None:
         read += found is not None
     assert read >= 1
     assert refused >= 1
+
+
+def plain() -> Recorder:
+    """Without coalesced calls, where the open ones are told from each row alone."""
+    made = Recorder(2, {"0": ("default_pg", [0, 1, 2, 3]), "7": ("TENSOR_MODEL_PARALLEL_GROUP", [2, 3])})
+    for step in range(6):
+        made.call("0", "all_reduce", at=step).call("7", "_all_gather_base", at=step)
+    return made.call("0", "all_reduce", "started", at=9).call("7", "broadcast", "scheduled", at=9)
+
+
+@pytest.mark.parametrize("made", [recorder(), plain()], ids=["coalesced", "plain"])
+def test_dumps_read_together_are_as_when_read_alone(made: Recorder) -> None:
+    whole = pickle.dumps(made.dump(), protocol=2)
+    alone, together, gathered = [], [], []
+    for data in (whole, *mutated(whole, ROUNDS, seed=7)):
+        try:
+            value = loads(data)
+        except PickleRefused:
+            continue
+        if not isinstance(value, dict) or not isinstance(value.get("entries"), list):
+            continue
+        raw, kept = raw_of(value["entries"])
+        begun = begin_dump(raw, value, kept.__getitem__, "x")
+        if isinstance(begun, Dump) and len(begun):  # not left for later by itself
+            dump = Dump("x", version=begun.version, bad=raw.bad)
+            read_groups(dump, value)
+            begun = pending(dump, raw, lambda row, kept=kept: words_of(kept[row]))  # type: ignore[misc]
+        if isinstance(begun, Pending):
+            alone.append(columns(parse_dump(value, "x")))
+            together.append(begun.dump)
+            gathered.append(begun)
+    assert len(gathered) > ROUNDS // 20
+    read_entries(gathered)
+    assert [columns(dump) for dump in together] == alone
 
 
 HOSTILE = {

@@ -22,11 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.errors import TraceError
-from megatrace.model.events import NO_COMM, NO_PEER, NO_SEQ, UNSEEN, EventFlag, Events, Op
+from megatrace.model.events import NO_COMM, NO_SEQ, UNSEEN, Events, Op
 from megatrace.model.states import CallNote, Dumped, Positions
-from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, Trace
+from megatrace.model.trace import Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
-from megatrace.readers.flight_recorder_dump import Dump, dump_of, parse_dump
+from megatrace.readers.flight_recorder_dump import begin_dump, parse_dump
+from megatrace.readers.flight_recorder_entries import Dump, Pending, read_entries
+from megatrace.readers.flight_recorder_groups import Groups, joined_events
 from megatrace.readers.flight_recorder_native import native_reader
 from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
 from megatrace.readers.flight_recorder_ranks import assign_ranks
@@ -35,6 +37,8 @@ from megatrace.units import say_ranks
 
 MAX_BYTES = 256 << 20
 """Of one dump. 2,000 entries with stack frames are 10 MB; a buffer of ten times that is large."""
+TOGETHER = 1 << 15
+"""Entries after which gathered dumps are read: their tables fit into the cache of a processor (5 MB)."""
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _KEYS = (b"profiling_name", b"pg_config", b"pg_status", b"collective_seq_id", b"nccl_comm_state")
 _SEEN = frozenset(
@@ -53,6 +57,8 @@ class FlightRecorderReader:
         self._native = native_reader() if compiled else None
         self._limit = min(options.max_file_bytes, MAX_BYTES)
         self._dumps: list[Dump] = []
+        self._pending: list[Pending] = []
+        self._rows = 0
         self._broken: list[tuple[str, str]] = []
 
     def refuses(self, head: bytes) -> str | None:
@@ -84,12 +90,25 @@ class FlightRecorderReader:
             return
         dump.modified = source.modified
         self._dumps.append(dump)
+        if self._rows >= TOGETHER:
+            self._settle()
 
     def _parse(self, data: bytes, name: str) -> Dump | None:
         if self._native is None or not _PICKLE.match(data):
             return parse_dump(_decode(data), name)
         self._native.read(data)
-        return dump_of(self._native.raw(), self._native.rest(), self._native.entry, name)
+        begun = begin_dump(self._native.raw(), self._native.rest(), self._native.entry, name)
+        if isinstance(begun, Dump):
+            return begun
+        self._pending.append(begun)
+        self._rows += begun.raw.table.shape[1]
+        return begun.dump
+
+    def _settle(self) -> None:
+        """Fills in the columns of the dumps gathered."""
+        if self._pending:
+            read_entries(self._pending)
+        self._pending, self._rows = [], 0
 
     def finish(self) -> Trace:
         """The Trace of all dumps. Raises TraceError where not one could be read."""
@@ -97,6 +116,7 @@ class FlightRecorderReader:
             name, reason = self._broken[0]
             more = f" ({len(self._broken) - 1:,} other dumps are no better)" if len(self._broken) > 1 else ""
             raise TraceError(f"{name}: the flight-recorder dump {reason}{more}", path=name)
+        self._settle()
         assigned = assign_ranks(self._dumps)
         pairs = [(r, d) for r, d in zip(assigned.ranks, self._dumps, strict=True) if r is not None]
         pairs.sort(key=lambda pair: pair[0])
@@ -123,19 +143,14 @@ def _nothing(_: str) -> None:
 
 
 def _joined(pairs: Sequence[tuple[int, Dump]]) -> Trace:
-    table = _Groups(pairs)
-    parts = [_events(rank, dump, table) for rank, dump in pairs if len(dump)]
+    table = Groups(pairs)
     started = any(dump.has_start for _, dump in pairs)
-    events = Events.concatenate(parts)
-    if not started:
-        events = events.with_columns(start=None)
+    events = joined_events(pairs, table, started=started)
     observables = _SEEN | {Observable.START} if started else _SEEN
     ranks = [rank for rank, _ in pairs]
-    world = max([*ranks, *table.highest()])
     missing = tuple(sorted(set(table.known_ranks()) - set(ranks)))
     times = [dump.modified for _, dump in pairs]
     timeouts = [dump.timeout for _, dump in pairs if dump.timeout is not None]
-    del world
     return Trace(
         events=events,
         communicators=tuple(table.communicators),
@@ -163,66 +178,7 @@ def _folder(pairs: Sequence[tuple[int, Dump]]) -> str:
     return folders.pop() or "." if len(folders) == 1 else pairs[0][1].source
 
 
-class _Groups:
-    """The communicators of all dumps: groups of the same name and the same members are one."""
-
-    def __init__(self, pairs: Sequence[tuple[int, Dump]]) -> None:
-        self.communicators: list[Communicator] = []
-        self._number: dict[tuple[str, tuple[int, ...] | None], int] = {}
-        self._order: dict[int, tuple[int, ...]] = {}
-        users: dict[str, set[int]] = {}
-        for rank, dump in pairs:
-            for name in {*dump.names, *dump.config}:
-                if dump.config.get(name, ("", None))[1] is None:
-                    users.setdefault(name, set()).add(rank)
-        self._users = {name: tuple(sorted(ranks)) for name, ranks in users.items()}
-        for rank, dump in pairs:
-            for name in dump.config:
-                self.of(rank, dump, name)
-
-    def of(self, rank: int, dump: Dump, name: str) -> int:
-        """The communicator of a group that a rank's dump names."""
-        desc, ranks = dump.config.get(name, ("", None))
-        key = (name, ranks)
-        if key not in self._number:
-            self._number[key] = len(self.communicators)
-            members = tuple(sorted(ranks)) if ranks is not None else self._users.get(name, (rank,))
-            self._order[len(self.communicators)] = ranks if ranks is not None else members
-            title = name if not desc or desc in ("undefined", "default_pg") else f"{desc} {name}"
-            title = "default_pg" if desc == "default_pg" else title
-            self.communicators.append(Communicator(len(self.communicators), members, name=title[:120]))
-        return self._number[key]
-
-    def ordered(self, comm: int) -> tuple[int, ...]:
-        """Global ranks of a communicator in the order of its own ranks."""
-        return self._order[comm]
-
-    def known_ranks(self) -> set[int]:
-        """Ranks that any group names."""
-        return {rank for communicator in self.communicators for rank in communicator.members or ()}
-
-    def highest(self) -> list[int]:
-        """The highest rank of each communicator."""
-        return [communicator.members[-1] for communicator in self.communicators if communicator.members]
-
-
-def _events(rank: int, dump: Dump, table: _Groups) -> Events:
-    comms = np.asarray([table.of(rank, dump, name) for name in dump.names], np.int32)
-    comm = comms[dump.group]
-    peer = np.full(len(dump), NO_PEER, np.int32)
-    for number in np.unique(comm[dump.peer >= 0]).tolist():
-        order = np.asarray(table.ordered(number), np.int32)
-        rows = np.flatnonzero((comm == number) & (dump.peer >= 0) & (dump.peer < len(order)))
-        peer[rows] = order[dump.peer[rows]]
-    flags = np.where(dump.coalesced, int(EventFlag.COALESCED), 0).astype(np.uint8)
-    return Events(
-        rank=np.full(len(dump), rank, np.int32), op=dump.op, seq=dump.seq, enqueue=dump.created,
-        count=dump.count, comm=comm, start=dump.started, end=dump.ended, nbytes=dump.nbytes, peer=peer,
-        flags=flags,
-    )  # fmt: skip
-
-
-def _positions(pairs: Sequence[tuple[int, Dump]], table: _Groups, events: Events) -> Positions | None:
+def _positions(pairs: Sequence[tuple[int, Dump]], table: Groups, events: Events) -> Positions | None:
     """What the counters of groups add. They count messages and collectives alike, so those of a group that
     carries messages are left out."""
     comm = events.comm if events.comm is not None else np.full(len(events), NO_COMM, np.int32)
@@ -269,7 +225,7 @@ def _reached(events: Events, mask: NDArray[np.bool_]) -> dict[tuple[int, int], t
 
 def _not_called(
     recorded: set[int],
-    table: _Groups,
+    table: Groups,
     reached: Mapping[tuple[int, int], tuple[int, int | None]],
     counted: set[tuple[int, int]],
 ) -> list[tuple[int, int, int, int, int]]:
@@ -304,7 +260,7 @@ def _natural(text: str) -> tuple[int, int, str]:
     return (0, int(text), "") if text.isdigit() and len(text) < 19 else (1, 0, text)
 
 
-def _call_notes(rank: int, dump: Dump, table: _Groups) -> list[CallNote]:
+def _call_notes(rank: int, dump: Dump, table: Groups) -> list[CallNote]:
     notes = []
     for note in dump.notes:
         name = dump.names[int(dump.group[note.row])]

@@ -8,13 +8,11 @@ does the file name decide, if it holds a number that fits. Names are never belie
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from megatrace.model.events import NO_PEER
-from megatrace.readers.flight_recorder_dump import Dump
+from megatrace.readers.flight_recorder_entries import Dump
 
 _SAID = re.compile(r"rank[_\-.=]?(\d{1,7})", re.IGNORECASE)
 _DIGITS = re.compile(r"\d{1,7}")
@@ -31,7 +29,8 @@ class Assigned:
 def assign_ranks(dumps: Sequence[Dump]) -> Assigned:
     """The ranks of all dumps of one job."""
     found = Assigned([None] * len(dumps))
-    possible = [_possible(dump) for dump in dumps]
+    members: dict[int, frozenset[int]] = {}
+    possible = [_possible(dump, members) for dump in dumps]
     for i, options in enumerate(possible):
         if options is not None and len(options) == 1:
             found.ranks[i] = next(iter(options))
@@ -41,26 +40,31 @@ def assign_ranks(dumps: Sequence[Dump]) -> Assigned:
     return found
 
 
-def _possible(dump: Dump) -> set[int] | None:
+def _possible(dump: Dump, members: dict[int, frozenset[int]]) -> Set[int] | None:
     """Ranks that are members of all the dump's groups, narrowed by its messages; None where no group is
-    known."""
-    options: set[int] | None = None
-    for _, ranks in dump.config.values():
-        if ranks is not None:
-            options = set(ranks) if options is None else options & set(ranks)
-    rows = np.flatnonzero(dump.own != NO_PEER)
-    if len(rows):
-        name = dump.names[int(dump.group[rows[0]])]
-        ranks = dump.config.get(name, ("", None))[1]
-        own = int(dump.own[rows[0]])
+    known. ``members`` by the identity of the tuple of ranks: all dumps share the same few."""
+    rows = dump.own != NO_PEER
+    first = int(rows.argmax()) if len(rows) else 0
+    sends = len(rows) > 0 and bool(rows[first])
+    own = int(dump.own[first]) if sends else NO_PEER
+    if sends:
+        ranks = dump.config.get(dump.names[int(dump.group[first])], ("", None))[1]
         if ranks is not None and own < len(ranks):
             return {ranks[own]}
-        if ranks is None and not options:
-            return {own}  # the default group is the world
+        sends = ranks is None
+    options: Set[int] | None = None
+    groups = [ranks for _, ranks in dump.config.values() if ranks is not None]
+    for ranks in sorted(groups, key=len):
+        found = members.get(id(ranks))
+        if found is None:
+            found = members[id(ranks)] = frozenset(ranks)
+        options = found if options is None else options & found
+    if sends and not options:
+        return {own}  # the default group is the world
     return options
 
 
-def _by_name(dumps: Sequence[Dump], possible: list[set[int] | None], found: Assigned) -> None:
+def _by_name(dumps: Sequence[Dump], possible: Sequence[Set[int] | None], found: Assigned) -> None:
     """Numbers in file names, where they fit the groups and tell the files apart."""
     named = [_numbers(dump.source) for dump in dumps]
     taken = {rank for rank in found.ranks if rank is not None}
@@ -88,7 +92,7 @@ def _numbers(source: str) -> list[int]:
     return [*said[:1], *of_name[:4], *of_folder[:1]] if said else [*of_name[:4], *of_folder[:1]]
 
 
-def _by_order(dumps: Sequence[Dump], possible: list[set[int] | None], found: Assigned) -> None:
+def _by_order(dumps: Sequence[Dump], possible: Sequence[Set[int] | None], found: Assigned) -> None:
     """Files whose rank nothing tells, where as many ranks are left as files: in the order of their names."""
     left = [i for i, rank in enumerate(found.ranks) if rank is None]
     if not left:

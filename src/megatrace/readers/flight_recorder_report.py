@@ -17,7 +17,8 @@ from megatrace.model.events import UNSEEN, Events, Op
 from megatrace.model.states import CallNote, Dumped, Positions
 from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
-from megatrace.readers.flight_recorder_dump import call_of, frame_of
+from megatrace.readers.flight_recorder_dump import frame_of
+from megatrace.readers.flight_recorder_names import call_of
 from megatrace.readers.source import ReadOptions, Source
 
 MAX_BYTES = 64 << 20
