@@ -9,7 +9,7 @@ import pytest
 
 from megatrace.analysis.diagnosing import diagnose
 from megatrace.analysis.stagger import group_work
-from megatrace.model.finding import Finding, Kind, Severity
+from megatrace.model.finding import Finding, Kind, Severity, Status
 from megatrace.model.layout import ParallelLayout
 from megatrace.simulator import Scenario, SlowGpu, observe, simulate
 from megatrace.simulator.faults import CheckpointStall, Fault, Jitter, SlowLink
@@ -57,6 +57,13 @@ def test_waiting_for_who_saves_longest_is_no_work(ranks: tuple[int, ...]) -> Non
     job = {**EVEN, "tp": 1, "dp": 4, "checkpoint_every": 4, "checkpoint_ms": 500.0, "iterations": 14}
     assert named(save, **job) == [(Kind.SLOW_STORAGE, ranks)]
     assert not named(**job, evaluate_every=4, log_every=3)
+
+
+def test_pauses_of_the_whole_job_come_and_go() -> None:
+    save = CheckpointStall(ranks=(), stall_ms=4000.0, every=4)
+    (pause,) = serious(save, **EVEN, tp=1, dp=4, checkpoint_every=4, checkpoint_ms=500.0, iterations=14)
+    assert pause.status is Status.INTERMITTENT
+    assert "now and then between iterations" in pause.summary
 
 
 def test_jitter_from_the_first_step_on_is_told() -> None:

@@ -37,6 +37,17 @@ def test_an_xid_before_the_errors_of_the_job_is_the_cause_and_the_rest_follows(t
     assert {item.caused_by for item in diagnosis.findings[1:]} == {("f1",)}
 
 
+def test_of_the_drivers_rate_limit_its_share_is_told(tmp_path: Path) -> None:
+    limit = (
+        xid(119).split("NVRM")[0]
+        + "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).  "
+        "The GPU likely needs to be reset.\n"
+    )
+    (found,) = serious(judged(tmp_path, kernel__log=xid(119) + limit))
+    (told,) = (item.text for item in found.evidence if "rate-limits" in item.text)
+    assert "these lines (printing 1 of every 30): the real count" in told
+
+
 def test_an_xid_of_another_day_is_no_cause_of_a_timeout(tmp_path: Path) -> None:
     train = "".join(
         "2025-03-06 01:12:09 " + timeout(r, 216, at="01:12:09.000001").replace("E1017", "E0306")

@@ -162,7 +162,7 @@ def _stretch(slow: Unexplained) -> str:
 def _healthy(seen: Seen) -> str:
     known = seen.times[~np.isnan(seen.times)]
     ranks = len(seen.resolved.trace.events.ranks())
-    text = f"nothing wrong found: {ranks} of {seen.resolved.world} ranks, {len(known)} iterations"
+    text = f"nothing wrong found: {ranks} of {seen.resolved.world} ranks, {len(seen.times)} iterations"
     if len(known):
         text += f", usually {usual_time(known):.2f} s"
     worst = summary.worst_imbalance(seen.table) if seen.table is not None else None

@@ -56,6 +56,12 @@ def judge_gpus(facts: Sequence[LogFact]) -> list[Claim]:
     return claims + _driver(facts, lost)
 
 
+def _share(detail: str) -> str:
+    """ " (printing 1 of every 30)", without what the driver says behind it."""
+    match = re.search(r"printing \d+ of every \d+", detail, re.ASCII)
+    return f" ({match[0]})" if match else ""
+
+
 def _incidents(found: list[LogFact]) -> list[list[LogFact]]:
     """Xids that belong together: same node, and the same GPU or within a minute with a code that spreads."""
     groups: list[list[LogFact]] = []
@@ -213,7 +219,7 @@ def _evidence(root: LogFact, row: Xid, incident: Sequence[LogFact], facts: Seque
     limited = [f for f in facts if f.name == "gpu_rate_limit" and f.source == root.source]
     if limited:
         evidence.append(
-            f"the driver rate-limits these lines {limited[0].word('detail')[:80]}: the real count is higher than the lines"
+            f"the driver rate-limits these lines{_share(limited[0].word('detail'))}: the real count is higher than the lines"
         )
     return evidence + _pcie_before(root, facts)
 

@@ -192,4 +192,5 @@ class Reporter:
             return f"{collect}; then test the path between these ranks and drain what fails."
         if claim.kind is Kind.HANG_GROUP:
             return f"{collect}: stacks tell the members apart; record with completions next time."
-        return f"{collect}; then drain {'it' if nodes else 'its node'} and requeue from the last checkpoint."
+        they = ("it" if len(nodes) == 1 else "them") if nodes else who
+        return f"{collect}; then drain {they} and requeue from the last checkpoint."

@@ -135,7 +135,7 @@ def pattern_summarised(finding: Finding, usual: float, slow: float) -> Finding:
         else "micro-batches are uneven",
         Kind.JITTER: "all ranks are scattered, none in particular",
         Kind.SLOW_UNIFORM: "the whole job became slower at once, no rank in particular",
-        Kind.SLOW_STORAGE: "the whole job stood still between iterations (checkpoint), no rank in particular",
+        Kind.SLOW_STORAGE: "no rank in particular: the whole job stood still between iterations (checkpoint)",
     }[finding.kind]
     seconds = finding.impact.seconds_lost or 0.0
     text = (

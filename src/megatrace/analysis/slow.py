@@ -361,12 +361,10 @@ def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
     if not affected.any():
         return None
     hit = np.flatnonzero(affected)
-    whole = Span(
-        int(hit[0]),
-        int(hit[-1]),
-        len(hit),
-        Status.ONGOING if hit[-1] >= len(affected) - 2 else Status.RECOVERED,
-    )
+    status = Status.ONGOING if hit[-1] >= len(affected) - 2 else Status.RECOVERED
+    if pattern.kind is Kind.SLOW_STORAGE:
+        status = Status.INTERMITTENT  # pauses, with usual iterations between them
+    whole = Span(int(hit[0]), int(hit[-1]), len(hit), status)
     if pattern.lost[hit].mean() < COUNTS * costs.usual:
         return None
     seconds, usual, slow_iteration = slow_scene.cost(costs, pattern.lost, hit)
