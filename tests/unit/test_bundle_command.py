@@ -166,6 +166,14 @@ def test_what_cannot_be_packed_is_one_sentence(
     assert not out.exists()
 
 
+def test_a_folder_without_files_makes_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, out = tmp_path / "empty", tmp_path / "x.tar.zst"
+    empty.mkdir()
+    assert main(["bundle", str(empty), "-o", str(out)]) == 3
+    assert "nothing to pack" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_inputs_that_nobody_can_read_are_packed_for_those_who_can(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,14 @@ def test_wrong_usage_is_one_line_with_the_way_to_the_help(
     assert run(*arguments) == (2, "", f"error: {message}\n")
 
 
+@pytest.mark.parametrize("arguments", [("inject",), ("diagnose", "x", "--lang", "fr")])
+def test_a_list_of_choices_stays_on_the_line(run: Run, arguments: tuple[str, ...]) -> None:
+    _, _, err = run(*arguments)
+    assert err.count("\n") == 1
+    assert "\t" not in err
+    assert "Value error" not in err
+
+
 def test_a_verbs_help_has_its_examples_before_its_options(run: Run, verb: Callable[..., str]) -> None:
     def probe(count: Annotated[int, typer.Option(help="how many")] = 1) -> None:
         """Not shown.

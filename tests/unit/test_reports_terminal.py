@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from megatrace.model.finding import Culprits, Diagnosis, Evidence, NextStep, Status, Verdict, Window
+from megatrace.model.finding import (
+    Culprits,
+    Diagnosis,
+    Evidence,
+    Kind,
+    NextStep,
+    Severity,
+    Status,
+    Verdict,
+    Window,
+)
 from megatrace.model.schedule import Phase
 from megatrace.reports import ReportOptions, reports
 from megatrace.reports.columns import clip, wrap
@@ -177,7 +187,7 @@ def test_a_call_between_two_iterations_is_after_the_first_of_them() -> None:
         finding, where=replace(finding.where, phase=Phase.OTHER, micro_batch=None, iteration=13)
     )
     text = render(replace(hang(), findings=(between,)), width=200)
-    assert "where     stage 2 · after iteration 12 · RECV from rank 809" in text
+    assert "where     stage 2 · after iteration 12 · Recv from rank 809" in text
     assert "outside" not in text
     first = replace(between, where=replace(between.where, iteration=0))
     assert "iteration 0" in render(replace(hang(), findings=(first,)), width=200)
@@ -256,3 +266,40 @@ def test_both_reports_are_in_the_catalogue() -> None:
     declared = {item.name: item.metadata for item in reports.declarations()}
     assert declared["text"] == {"file": "diagnosis.txt", "format": True}
     assert declared["json"] == {"file": "diagnosis.json", "format": True}
+
+
+def test_what_failed_was_seen_first_and_does_not_go_on() -> None:
+    finding = replace(hang().findings[0], kind=Kind.RESOURCE, window=Window(HANG_T0, None))
+    text = render(replace(hang(), verdict=Verdict.FAILED, findings=(finding,)), width=100)
+    (when,) = (line for line in text.splitlines() if line.startswith("  when"))
+    assert when.split(maxsplit=1)[1].startswith("first seen 20")
+    assert "still so" not in text
+
+
+def test_a_window_without_length_is_one_moment() -> None:
+    finding = replace(hang().findings[0], window=Window(HANG_T0, HANG_T0 + 1_000_000))
+    (when,) = (line for line in render(replace(hang(), findings=(finding,))).splitlines() if "  when" in line)
+    assert "–" not in when
+
+
+def test_nobody_is_not_one_of_several() -> None:
+    finding = replace(hang().findings[0], culprits=Culprits(), ambiguous=True)
+    text = render(replace(hang(), findings=(finding,)))
+    assert "  culprit   no single rank" in text
+    assert "one of" not in text
+
+
+def test_a_note_that_is_the_headline_is_said_once_and_begins_beside_its_severity() -> None:
+    said = "all errors are on one path: hca mlx5_10 of node-d towards 10.20.1.13, which lost packets or died"
+    note = replace(hang().findings[0], severity=Severity.P3, summary=f"{said}.")
+    told = replace(hang(), verdict=Verdict.UNDECIDABLE, headline=f"{said}.", findings=(note,), next_steps=())
+    assert render(told, width=300).count(said) == 1
+    other = render(replace(told, headline="two explanations fit."), width=100)
+    assert "  note      P3 · all errors" in other
+
+
+def test_the_verdict_is_not_repeated_before_an_untranslated_sentence() -> None:
+    odd = replace(slow_window(), headline="SLOW: the moon stood in the way.")
+    text = render(odd, lang="zh")
+    assert "the moon stood in the way" in text
+    assert "SLOW" not in text

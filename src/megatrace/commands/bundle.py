@@ -82,6 +82,8 @@ def bundle(
     hosts = job.hosts if job is not None else ()
     masks.declare([*hosts, socket.gethostname()], _user())
     chosen = packing.Chosen(paths, packing.look(paths, masks), masks)
+    if not chosen.inputs:
+        raise TraceError(f"nothing to pack: no file in {', '.join(paths)}")
     trace = _trace(paths, job, chosen)
     if trace is not None:
         masks.declare([place.node for place in trace.places if place.node])

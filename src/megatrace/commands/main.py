@@ -181,7 +181,8 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
 def _parse_error(error: Any) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
-    message = str(error.format_message()).strip().rstrip(".")
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    message = message.replace(": Value error, ", ": ")  # pydantic's words, not the user's
     return f"{message[:1].lower()}{message[1:]}; see {path} --help"
 
 

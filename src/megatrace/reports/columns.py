@@ -19,6 +19,9 @@ SEPARATOR = " · "
 _TOKEN = re.compile(r"\s+|[⺀-鿿　-〿＀-￯]|[^\s⺀-鿿　-〿＀-￯]+")
 """A run of blanks, one wide character (lines may break before any of them), or a word."""
 
+_SHORT = 6
+"""A line is not left this short (in cells, "P3 ·") to keep the item after it whole."""
+
 _GLUE = "\ue000"
 """Stands for a blank at which no line breaks (a private character: no text has it, or it becomes a blank)."""
 
@@ -63,7 +66,8 @@ def wrap(text: str, width: int) -> list[str]:
         ending = SEPARATOR.rstrip() if index < len(items) - 1 else ""
         if lines[-1] and cells(f"{lines[-1]} {item}{ending}") <= width:
             lines[-1] += f" {item}{ending}"
-        elif lines[-1] and cells(item + ending) > width:  # fits nowhere as a whole: go on beside
+        elif lines[-1] and (cells(item + ending) > width or cells(lines[-1]) <= _SHORT):
+            # It fits nowhere as a whole, or would leave nearly nothing before it: go on beside.
             lines[-1:] = _words(f"{lines[-1]} {item}{ending}", width)
         else:
             lines[-1:] = [*filter(None, lines[-1:]), *_words(item + ending, width)]

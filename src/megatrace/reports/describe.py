@@ -131,6 +131,12 @@ def culprit_lines(scene: Scene, finding: Finding) -> list[str]:
     return lines or [f"{scene.texts.say('nobody')} · {scene.texts.kind(finding.kind)}"]
 
 
+def is_nobody(finding: Finding) -> bool:
+    """Whether no rank, node, device or link is named."""
+    who = finding.culprits
+    return not (who.ranks or who.nodes or who.devices or who.links)
+
+
 def confidence(scene: Scene, finding: Finding) -> str:
     """ "confidence 0.97"; never rounded up to certainty."""
     value = finding.confidence
@@ -171,8 +177,12 @@ def when(scene: Scene, finding: Finding) -> str:
             ago = scene.texts.say("ago", duration=format_duration(scene.now - window.start))
             text += f", {ago}"
         return text
+    if finding.kind.verdict is Verdict.FAILED and window.end is None:
+        clock = wall_time(window.start, date=True)
+        return scene.texts.say("first_seen", time=f"{clock} UTC" if clock else moment(scene, window.start))
     parts = [iterations(scene, window), _span(scene, window)]
-    if finding.kind.verdict is not Verdict.HANG or finding.status is not Status.ONGOING:
+    # Of what failed nobody asks whether it goes on; of a hang "since" says it.
+    if finding.kind.verdict is Verdict.SLOW or finding.status is not Status.ONGOING:
         parts.append(scene.texts.status(finding.status))
     return " · ".join(part for part in parts if part)
 
@@ -190,6 +200,8 @@ def iterations(scene: Scene, window: Window) -> str:
 def _span(scene: Scene, window: Window) -> str:
     if window.end is None:
         return scene.texts.say("since_when", time=moment(scene, window.start))
+    if (window.end - window.start) * 10 < NS_PER_S:
+        return moment(scene, window.start)
     t = scene.texts.say("t_range", start=_t(scene, window.start), end=_t(scene, window.end))
     start, end = wall_time(window.start, date=True), wall_time(window.end, date=True)
     if not start or not end:
@@ -243,6 +255,7 @@ def _call(scene: Scene, finding: Finding) -> list[str]:
     if at.op is not None:
         op = plain(at.op)
         if at.peer is not None:
+            op = op.capitalize()  # as the sentences have it: "Recv from rank 809"
             op = scene.texts.say("to_peer" if op.upper() == "SEND" else "from_peer", op=op, peer=at.peer)
         parts.append(op)
     if at.communicator is not None or at.seq is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.finding import Diagnosis, Pictures, Verdict
+from megatrace.model.finding import Diagnosis, Pictures, Severity, Verdict, Window
 from megatrace.model.schedule import Phase
 from megatrace.model.series import SeriesKind
 from megatrace.model.trace import Observable
@@ -76,7 +76,7 @@ def _iterations(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> Figure |
     p = diagnosis.pictures
     if p.iteration is None or p.iteration_ms is None or not np.isfinite(p.iteration_ms).any():
         return None
-    window = diagnosis.findings[0].window if diagnosis.findings else None
+    window = _shaded(diagnosis)
     numbers = p.iteration.tolist()
     throughout = window is None or (
         window.first_iteration == numbers[0] and window.last_iteration in (None, numbers[-1])
@@ -100,8 +100,15 @@ def _iterations(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> Figure |
     return Figure("iterations", page("iterations"), say, table)
 
 
+def _shaded(diagnosis: Diagnosis) -> Window | None:
+    """The window that the pictures shade: that of the first finding that is more than a note."""
+    serious = (item for item in diagnosis.findings if item.severity <= Severity.P2)
+    first = next(serious, None)
+    return None if first is None else first.window
+
+
 def _inside(number: int, diagnosis: Diagnosis) -> bool:
-    window = diagnosis.findings[0].window if diagnosis.findings else None
+    window = _shaded(diagnosis)
     if window is None or window.first_iteration is None or number < window.first_iteration:
         return False
     return window.last_iteration is None or number <= window.last_iteration

@@ -155,7 +155,7 @@ class _Viewer:
 
     def _headline(self) -> tuple[str, str]:
         """(the sentence in the language of the page, the English one where it could not be translated)."""
-        english = without_word(self.texts.verdict(self.diagnosis.verdict), plain(self.diagnosis.headline))
+        english = without_word(Texts().verdict(self.diagnosis.verdict), plain(self.diagnosis.headline))
         english = english.rstrip(".")
         if self.options.lang != "zh":
             return english, ""
@@ -189,7 +189,11 @@ class _Viewer:
         who = describe.culprit_lines(scene, finding)
         cost, when = describe.cost(scene, finding), describe.when(scene, finding)
         facts = [
-            Fact(page("one_of" if finding.ambiguous else "who"), _who_lines(who), len(who)),
+            Fact(
+                page("one_of" if finding.ambiguous and not describe.is_nobody(finding) else "who"),
+                _who_lines(who),
+                len(who),
+            ),
             Fact(page("since"), _parts(when) or (page("unknown"),)),
             Fact(page("cost"), _parts(cost) or (page("unknown"),)),
         ]

@@ -78,17 +78,17 @@ class _Terminal:
 
     def _verdict(self) -> None:
         diagnosis = self.diagnosis
-        english = plain(diagnosis.headline)
+        english = without_word(Texts().verdict(diagnosis.verdict), plain(diagnosis.headline))
         word = self.texts.verdict(diagnosis.verdict)
         style = _STYLES[diagnosis.verdict]
         if self.texts.lang == "zh":
-            known = sentences_zh.translated(without_word(word, english))
+            known = sentences_zh.translated(english)
             self.page.headline(word, style, known or chinese.headline(diagnosis, self.scene))
             self.page.blank()
             if known is None:
                 self._row("original", [english])
         else:
-            self.page.headline(word, style, without_word(word, english))
+            self.page.headline(word, style, english)
             self.page.blank()
 
     def _healthy(self) -> None:
@@ -135,6 +135,9 @@ class _Terminal:
                 self._finding(finding)
             if len(serious) > 1 and finding.remedy:
                 self._row("do", [self._said(finding.remedy)])
+        if not self.verbose:  # what the first sentence says already
+            headline = self.diagnosis.headline
+            minor = [item for item in minor if item.summary.rstrip(".") not in headline]
         if len(serious) > 1 and minor:
             self.page.blank()
         self._notes(tuple(minor))
@@ -176,7 +179,7 @@ class _Terminal:
 
     def _culprit(self, finding: Finding) -> None:
         lines = describe.culprit_lines(self.scene, finding)
-        label = "one_of" if finding.ambiguous else "culprit"
+        label = "one_of" if finding.ambiguous and not describe.is_nobody(finding) else "culprit"
         sure = f"{finding.severity.name} · {describe.confidence(self.scene, finding)}"
         self.page.right(self.texts.label(label), lines[0], sure, Style.BOLD)
         for line in lines[1:]:

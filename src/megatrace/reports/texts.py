@@ -101,6 +101,7 @@ PHRASES = {
     "waiting": ("{who} wait for this, directly or through others", "{who}：直接或间接在等它"),
     "since": ("no progress since {time}", "自 {time} 起没有进展"),
     "since_when": ("since {time}", "自 {time} 起"),
+    "first_seen": ("first seen {time}", "首次出现于 {time}"),
     "ago": ("{duration} ago", "{duration}前"),
     "iterations": ("iterations {first}–{last}", "第 {first}–{last} 次迭代"),
     "iteration": ("iteration {first}", "第 {first} 次迭代"),
