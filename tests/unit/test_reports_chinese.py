@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from megatrace.model.finding import Kind, Severity
 from megatrace.reports.sentences_zh import _PHRASES, SENTENCES, phrase, translated
+from megatrace.reports.terminal import render
+from tests.unit.report_cases import healthy, slow_window
 
 SAMPLES = {
     "y": "sync_buffers (train.py:650)",
@@ -65,3 +69,18 @@ def test_a_whole_sentence() -> None:
         "rank 13 (node1 gpu5) 一直没有发起 stage 1 的 TP 组 6 的 ALL_REDUCE #1,610"
         "（stage 1，micro-batch 3 的反向，第 12 次迭代）"
     )
+
+
+def test_a_note_without_translation_claims_nothing_in_chinese() -> None:
+    said = "the moon stood in the way, or a cable"
+    note = replace(slow_window().findings[0], kind=Kind.HARDWARE, severity=Severity.P3, summary=said)
+    text = render(replace(healthy(), findings=(note,)), lang="zh")
+    assert said in text
+    assert "硬件故障" not in text
+
+
+def test_what_has_no_ranks_is_not_said_to_have_been_looked_at_by_rank() -> None:
+    job = replace(healthy().job, ranks=0, ranks_seen=0)
+    text = render(replace(healthy(), headline="nobody has translated this", job=job), lang="zh")
+    assert "0 个 rank" not in text
+    assert text.startswith("正常  未发现")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from megatrace import __version__
 from megatrace.commands.main import main
-from megatrace.model.finding import Diagnosis, JobSummary, Pictures, Verdict
+from megatrace.model.finding import ClockInfo, Diagnosis, JobSummary, Pictures, Severity, Verdict
 from megatrace.model.layout import ParallelLayout
 from megatrace.reports import ReportOptions
 from megatrace.reports.html import render
@@ -200,6 +200,18 @@ class TestWords:
         page = Page(render(PICTURED["intermittent"](), OPTIONS))
         assert re.search(r"TP\s+8\s+as declared", page.text)
         assert re.search(r"TP\s+2\s+from the calls", Page(render(slow_window(), OPTIONS)).text)
+
+    def test_a_log_without_ranks_and_times_has_no_configuration(self) -> None:
+        told = replace(
+            PICTURED["cannot_tell"](), job=JobSummary(ranks=0, ranks_seen=0), clock=ClockInfo(t0=0)
+        )
+        assert "Configuration" not in Page(render(told, OPTIONS)).text
+
+    def test_the_window_of_a_note_is_neither_shaded_nor_said_to_be(self) -> None:
+        note = replace(PICTURED["slow_window"]().findings[0], severity=Severity.P3)
+        told = replace(PICTURED["slow_window"](), verdict=Verdict.HEALTHY, findings=(note,))
+        assert "Shaded" in Page(render(PICTURED["slow_window"](), OPTIONS)).text
+        assert "Shaded" not in Page(render(told, OPTIONS)).text
 
     def test_the_command_that_repeats_it_is_there_to_be_copied(self) -> None:
         assert "megatrace diagnose logs/" in Page(render(slow_window(), OPTIONS)).attribute(

@@ -61,7 +61,9 @@ def attach(
         output.show(diagnosis, "text", ReportOptions(generated_at=now, now=now))
         print()
     told = _standings(taken, diagnosis)
-    print(f"evidence of {len(taken.processes)} processes in {folder}")
+    print(
+        f"evidence of {len(taken.processes)} process{'' if len(taken.processes) == 1 else 'es'} in {folder}"
+    )
     if diagnosis is not None:
         return diagnosis.exit_code
     return 10 if told else 11

@@ -7,8 +7,9 @@ lost.
 
 from __future__ import annotations
 
-from megatrace.model.finding import Diagnosis, Finding, Kind, Status, Verdict
+from megatrace.model.finding import Diagnosis, Finding, Kind, Severity, Status, Verdict
 from megatrace.reports.describe import Scene, cost, culprit_lines, iterations, where
+from megatrace.reports.sentences_zh import translated
 from megatrace.reports.wording import plain
 from megatrace.units import format_count
 
@@ -38,6 +39,8 @@ def headline(diagnosis: Diagnosis, scene: Scene) -> str:
     """The verdict as one Chinese sentence."""
     if diagnosis.verdict is Verdict.HEALTHY:
         job = diagnosis.job
+        if not job.ranks_seen:  # logs and outputs of tools
+            return "未发现会使作业停止或变慢的问题"
         looked = f"检查了 {format_count(job.ranks_seen)} 个 rank"
         if job.iterations:
             looked += f"、{format_count(job.iterations)} 次迭代"
@@ -45,6 +48,17 @@ def headline(diagnosis: Diagnosis, scene: Scene) -> str:
     if not diagnosis.findings or diagnosis.verdict is Verdict.UNDECIDABLE:
         return "现有记录不足以得出结论"
     return sentence(diagnosis.findings[0], scene)
+
+
+def told(finding: Finding, scene: Scene) -> str:
+    """The sentence of a finding. A note that has no translation stays English: composed from its kind alone
+    it would claim what it does not ("hardware fault" of two possible causes).
+    """
+    english = plain(finding.summary)
+    known = translated(english)
+    if known is None and finding.severity > Severity.P2:
+        return english
+    return known or sentence(finding, scene)
 
 
 def sentence(finding: Finding, scene: Scene) -> str:

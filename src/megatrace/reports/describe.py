@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from megatrace.model.finding import Diagnosis, Endpoint, Finding, Status, Verdict, Where, Window
+from megatrace.model.finding import Diagnosis, Endpoint, Finding, Severity, Status, Verdict, Where, Window
 from megatrace.model.layout import ParallelLayout
 from megatrace.model.schedule import Phase
 from megatrace.model.trace import RankPlace
@@ -129,6 +129,12 @@ def culprit_lines(scene: Scene, finding: Finding) -> list[str]:
         for link in who.links
     ]
     return lines or [f"{scene.texts.say('nobody')} · {scene.texts.kind(finding.kind)}"]
+
+
+def notes(diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    """The findings that nobody is woken up for, without the one that the first sentence says already."""
+    minor = (item for item in diagnosis.findings if item.severity > Severity.P2)
+    return tuple(item for item in minor if item.summary.rstrip(".") not in diagnosis.headline)
 
 
 def is_nobody(finding: Finding) -> bool:

@@ -22,7 +22,7 @@ from megatrace.model.trace import Observable
 from megatrace.reports.describe import Scene, iterations, moment
 from megatrace.reports.html_data import rows_joined, series_name
 from megatrace.reports.html_texts import PageTexts
-from megatrace.reports.wording import plain, spoken
+from megatrace.reports.wording import plain, spoken, wall_time
 from megatrace.units import NS_PER_MS, format_count, format_number, say_ranks
 
 MAX_ROWS = 12
@@ -281,7 +281,8 @@ def config_table(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> Table:
     job, layout = diagnosis.job, diagnosis.job.layout
     source = {"config": page("declared"), "inferred": page("inferred")}.get(job.layout_source or "", "–")
     seen, calls = page("seen"), page("inferred")
-    rows: list[tuple[str, str, str]] = [(page("gpus"), format_count(job.ranks), seen)]
+    # Logs and outputs of tools do not say how large the job is, nor always when they were written.
+    rows: list[tuple[str, str, str]] = [(page("gpus"), format_count(job.ranks), seen)] if job.ranks else []
     if job.nodes:
         rows.append((page("nodes"), format_count(job.nodes), seen))
     if layout is not None:
@@ -298,6 +299,7 @@ def config_table(diagnosis: Diagnosis, scene: Scene, page: PageTexts) -> Table:
             rows.append((page(key), _ms(value), seen))
     if job.baseline:
         rows.append((page("baseline"), scene.texts.sentence(plain(job.baseline)), "–"))
-    rows.append((page("clock"), moment(scene, diagnosis.clock.t0).partition(" (")[0], seen))
+    if job.ranks or wall_time(diagnosis.clock.t0) is not None:
+        rows.append((page("clock"), moment(scene, diagnosis.clock.t0).partition(" (")[0], seen))
     head = ("", page("value"), page("source"))
     return Table(page("config"), head, tuple(Row(row) for row in rows), numbers=len(head))

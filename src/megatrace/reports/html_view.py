@@ -118,7 +118,7 @@ class _Viewer:
     def view(self) -> View:
         d, page = self.diagnosis, self.page
         serious = [item for item in d.findings if item.severity <= Severity.P2]
-        minor = [item for item in d.findings if item.severity > Severity.P2]
+        minor = describe.notes(d)
         word = self.texts.verdict(d.verdict)
         sentence, original = self._headline()
         healthy = d.verdict is Verdict.HEALTHY
@@ -166,8 +166,7 @@ class _Viewer:
 
     def _sentence(self, finding: Finding) -> str:
         if self.options.lang == "zh":
-            known = sentences_zh.translated(plain(finding.summary))
-            return known or chinese.sentence(finding, self.scene)
+            return chinese.told(finding, self.scene)
         return plain(finding.summary)
 
     def _said(self, text: str) -> str:

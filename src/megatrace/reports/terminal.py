@@ -124,6 +124,7 @@ class _Terminal:
     def _findings(self) -> None:
         serious = [item for item in self.diagnosis.findings if item.severity <= Severity.P2]
         minor = [item for item in self.diagnosis.findings if item.severity > Severity.P2]
+        minor = minor if self.verbose else list(describe.notes(self.diagnosis))
         for index, finding in enumerate(serious):
             if index:
                 self.page.blank()
@@ -135,17 +136,13 @@ class _Terminal:
                 self._finding(finding)
             if len(serious) > 1 and finding.remedy:
                 self._row("do", [self._said(finding.remedy)])
-        if not self.verbose:  # what the first sentence says already
-            headline = self.diagnosis.headline
-            minor = [item for item in minor if item.summary.rstrip(".") not in headline]
         if len(serious) > 1 and minor:
             self.page.blank()
         self._notes(tuple(minor))
 
     def _sentence(self, finding: Finding) -> str:
         if self.texts.lang == "zh":
-            known = sentences_zh.translated(plain(finding.summary))
-            return known or chinese.sentence(finding, self.scene)
+            return chinese.told(finding, self.scene)
         return plain(finding.summary)
 
     def _said(self, text: str) -> str:
