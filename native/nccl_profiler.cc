@@ -43,7 +43,7 @@ struct Slot {
 };
 
 Slot g_slots[kSlots];
-std::atomic<uint64_t> g_next{1};
+std::atomic<uint64_t> g_next{1};  // slot 0 is never taken: its turn is passed over
 
 struct Event {
   Communicator* communicator = nullptr;
@@ -53,8 +53,22 @@ struct Event {
   uint8_t op = 0, channels = 0;
 };
 
+// A handle that says all that is needed of a call, so that it needs no slot: bit 63, communicator, what, number.
+constexpr uint64_t kInline = uint64_t{1} << 63;
+constexpr int kIndexAt = 53, kOpAt = 48, kMessageAt = 52;
+constexpr uint64_t kNumbers = (uint64_t{1} << kOpAt) - 1;
+static_assert(sizeof(void*) == 8 && (kCommunicators - 1) >> (63 - kIndexAt) == 0);
+
+void* inlined(const Event& event) {
+  const uint64_t message = event.type == kP2pApi ? 1 : 0;
+  return reinterpret_cast<void*>(kInline | uint64_t{event.communicator->index} << kIndexAt | message << kMessageAt |
+                                 uint64_t{event.op} << kOpAt | (event.number & kNumbers));
+}
+
 void* opened(const Event& event) {
-  const uint64_t ticket = g_next.fetch_add(1, std::memory_order_relaxed);
+  if (event.theirs == nullptr && (event.type == kCollApi || event.type == kP2pApi)) return inlined(event);
+  uint64_t ticket = g_next.fetch_add(1, std::memory_order_relaxed);
+  if (ticket % kSlots == 0) ticket = g_next.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = g_slots[ticket % kSlots];
   slot.ticket.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);  // nobody may see what follows and still the old ticket
@@ -70,9 +84,17 @@ void* opened(const Event& event) {
   return reinterpret_cast<void*>(static_cast<uintptr_t>(ticket));
 }
 
-// The slot of a handle, and a copy of it; nullptr where it is not known, or no longer.
+// The slot of a handle, and a copy of it; nullptr where it is not known, or no longer. All calls without a slot have one
+// in common, which nobody writes to.
 Slot* found(const void* handle, Event* event) {
   const uint64_t ticket = reinterpret_cast<uintptr_t>(handle);
+  if ((ticket & kInline) != 0) {
+    event->communicator = communicator_at(static_cast<uint32_t>(ticket >> kIndexAt) & (kCommunicators - 1));
+    event->number = ticket & kNumbers;
+    event->op = static_cast<uint8_t>(ticket >> kOpAt & 0xF);
+    event->type = (ticket >> kMessageAt & 1) != 0 ? kP2pApi : kCollApi;
+    return &g_slots[0];
+  }
   Slot& slot = g_slots[ticket % kSlots];
   if (ticket == 0 || slot.ticket.load(std::memory_order_acquire) != ticket) return nullptr;
   event->communicator = slot.communicator.load(std::memory_order_relaxed);
@@ -177,9 +199,14 @@ void learn(Communicator* communicator, const D& descr) {
   }
 }
 
-// The call that an event belongs to: that of its parent where NCCL told of it before, else a new one.
+// The call that an event belongs to: that of its parent where NCCL told of it before, else a new one. Whether a handle
+// is needed: only the kernels come back to it, and NCCL says no more of an event without one.
 template <int V, class D>
-void given(Communicator* communicator, D* descr, Event* event) {
+bool given(Communicator* communicator, D* descr, Event* event) {
+  if (V >= 5 && descr->type == kColl && (reinterpret_cast<uintptr_t>(descr->parent) & kInline) != 0 &&
+      (communicator->applied.load(std::memory_order_relaxed) & kKernelCh) == 0)
+    return false;  // recorded as CollApi, and nothing new in it
+  const bool kernels = kernels_on<V, D>(communicator);
   Event parent;
   const bool known = V >= 5 && found(descr->parent, &parent) != nullptr && parent.communicator == communicator &&
                      (parent.type == kCollApi || parent.type == kP2pApi);
@@ -191,8 +218,8 @@ void given(Communicator* communicator, D* descr, Event* event) {
                           : g_recorder.call(communicator,
                                             {event->op, type_of(descr->coll.datatype), descr->coll.count, 0, -1,
                                              static_cast<uint32_t>(descr->coll.root)},
-                                            kernels_on<V, D>(communicator));
-    return;
+                                            kernels);
+    return kernels;
   }
   if constexpr (V >= 4) event->channels = descr->p2p.channels;
   event->op = op_of(descr->p2p.func);
@@ -201,9 +228,9 @@ void given(Communicator* communicator, D* descr, Event* event) {
     g_recorder.peer(communicator, event->op, parent.number, descr->p2p.peer);
   } else {
     event->number = g_recorder.call(
-        communicator, {event->op, type_of(descr->p2p.datatype), descr->p2p.count, 0, descr->p2p.peer, 0},
-        kernels_on<V, D>(communicator));
+        communicator, {event->op, type_of(descr->p2p.datatype), descr->p2p.count, 0, descr->p2p.peer, 0}, kernels);
   }
+  return kernels;
 }
 
 template <int V, class D>
@@ -254,8 +281,7 @@ int start(void* context, void** handle, D* descr) {
   event.theirs = relay<V>(communicator, descr);
   bool ours = false;
   if (event.type == kColl || event.type == kP2p) {
-    given<V>(communicator, descr, &event);
-    ours = true;
+    ours = given<V>(communicator, descr, &event);
   } else if (event.type == kKernelCh && V >= 3) {
     ours = kernel(descr->parent, V >= 4 ? descr->kernel.timer : 0, &event);
   } else {
@@ -276,6 +302,7 @@ void kernel_ended(const Event& event) {
 }
 
 int stop(void* handle) {
+  if (handle == nullptr || (reinterpret_cast<uintptr_t>(handle) & kInline) != 0) return 0;
   Event event;
   Slot* slot = found(handle, &event);
   if (slot == nullptr) return 0;

@@ -1,7 +1,6 @@
 #include "nccl_recorder.h"
 
 #include <cstdio>
-#include <cstring>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -9,7 +8,6 @@ namespace megatrace {
 
 namespace {
 
-constexpr uint32_t kCommunicators = 1024;  // of a process, destroyed ones included; Megatron-LM has some 20 at a time
 constexpr uint32_t kUnknownPeers = 1u << 16;
 
 constexpr uint8_t kSizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};  // bytes of NCCL's types
@@ -24,23 +22,34 @@ void child() {
   g_recorder.forked();
 }
 
-bool starts(const char* word, const char* with) { return strncmp(word, with, strlen(with)) == 0; }
+// Unrolled by the compiler: a call of strncmp would cost as much as the rest of a record.
+template <size_t N>
+inline bool starts(const char* word, const char (&with)[N]) {
+  for (size_t i = 0; i + 1 < N; ++i)
+    if (word[i] != with[i]) return false;
+  return true;
+}
 
 }  // namespace
 
 char g_about[256] = "";
 
+Communicator* communicator_at(uint32_t index) { return &g_communicators[index]; }
+
 uint8_t op_of(const char* function) {
   if (function == nullptr) return 0;
   switch (function[0]) {
     case 'A':
-      return starts(function, "AllReduce") ? 1 : starts(function, "AllGather") ? 2 : starts(function, "All") ? 8 : 0;
+      if (!starts(function, "All")) return 0;
+      return function[3] == 'R' ? 1 : function[3] == 'G' ? 2 : function[3] == 't' || function[3] == 'T' ? 8 : 0;
     case 'R':
-      return starts(function, "ReduceScatter") ? 3 : starts(function, "Reduce") ? 5 : starts(function, "Recv") ? 7 : 0;
+      if (starts(function, "Reduce")) return function[6] == 'S' ? 3 : function[6] == '\0' ? 5 : 0;
+      return starts(function, "Recv") ? 7 : 0;
     case 'B':
       return starts(function, "Broadcast") ? 4 : 0;
     case 'S':
-      return strcmp(function, "Send") == 0 ? 6 : starts(function, "Scatter") ? 10 : 0;
+      if (starts(function, "Send")) return function[4] == '\0' ? 6 : 0;
+      return starts(function, "Scatter") ? 10 : 0;
     case 'G':
       return starts(function, "Gather") ? 9 : 0;
     default:
@@ -54,12 +63,16 @@ uint8_t op_of(uint8_t function) {
 }
 
 uint8_t type_of(const char* datatype) {
-  constexpr const char* kNames[] = {"Int8",    "Uint8",   "Int32",   "Uint32",   "Int64",      "Uint64",
-                                    "Float16", "Float32", "Float64", "Bfloat16", "Float8e4m3", "Float8e5m2"};
   if (datatype == nullptr || !starts(datatype, "nccl")) return kNoType;
-  for (uint8_t i = 0; i < sizeof kNames / sizeof *kNames; ++i)
-    if (strcmp(datatype + 4, kNames[i]) == 0) return i;
-  return kNoType;
+  const char* name = datatype + 4;
+  const auto sized = [](char digit, uint8_t of8, uint8_t of16, uint8_t of32, uint8_t of64) {
+    return digit == '8' ? of8 : digit == '1' ? of16 : digit == '3' ? of32 : digit == '6' ? of64 : kNoType;
+  };
+  if (starts(name, "Float8")) return name[6] == 'e' && name[7] == '4' ? 10 : 11;
+  if (starts(name, "Float")) return sized(name[5], kNoType, 6, 7, 8);
+  if (starts(name, "Bfloat16")) return 9;
+  if (starts(name, "Int")) return sized(name[3], 0, kNoType, 2, 4);
+  return starts(name, "Uint") ? sized(name[4], 1, kNoType, 3, 5) : kNoType;
 }
 
 Communicator* Recorder::begin(uint64_t hash, uint32_t ranks, uint32_t rank) {

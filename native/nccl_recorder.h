@@ -13,6 +13,7 @@
 namespace megatrace {
 
 constexpr uint8_t kSend = 6, kReceive = 7;  // `Op` in model/events.py
+constexpr uint32_t kCommunicators = 1024;  // of a process, destroyed ones included; Megatron-LM has some 20 at a time
 constexpr uint8_t kNoType = 255;
 constexpr uint32_t kNoNumber = UINT32_MAX;
 
@@ -76,6 +77,9 @@ class Recorder {
   Source source_;
   std::atomic<bool> refused_{false};
 };
+
+// The communicator of an index below kCommunicators.
+Communicator* communicator_at(uint32_t index);
 
 // One a library.
 extern Recorder g_recorder;

@@ -13,8 +13,6 @@ namespace megatrace {
 
 namespace {
 
-constexpr uint64_t kAnchorEvery = 1u << 14;  // a call to read the second clock per so many records costs nothing
-
 bool complain(const RingWish& wish, const char* what, const char* path, int error) {
   fprintf(stderr, "megatrace: %s are not recorded: %s %s: %s\n", wish.what, what, path, strerror(error));
   return false;
@@ -59,25 +57,6 @@ int new_file(const char* path) {
   int file = open(path, kHow, 0600);
   if (file < 0 && errno == EEXIST && unlink(path) == 0) file = open(path, kHow, 0600);
   return file;
-}
-
-// Takes the place, or says that it is not ours to take. A place holds the number of its record, or 0 while somebody
-// writes there. Whoever swaps out a number has the place alone; who finds 0 is either the first ever (the first lap) or
-// came while another, a whole lap late, still writes: then the record is dropped rather than mixed. Who finds a newer
-// number than his own was himself late by a lap, and puts it back.
-bool take(Record* place, uint64_t index, uint64_t mask) {
-  // Acquire: what we write may not move before the place is ours.
-  const uint64_t before = __atomic_exchange_n(&place->seq, uint64_t{0}, __ATOMIC_ACQUIRE);
-  if (before == 0) return index <= mask;
-  if (before <= index) return true;
-  __atomic_store_n(&place->seq, before, __ATOMIC_RELEASE);
-  return false;
-}
-
-void fill(Record* place, uint64_t index, const Record& values) {
-  memcpy(reinterpret_cast<char*>(place) + 8, reinterpret_cast<const char*>(&values) + 8, sizeof(Record) - 8);
-  // Release: whoever sees the number sees the rest, in this process and in any that maps the file.
-  __atomic_store_n(&place->seq, index + 1, __ATOMIC_RELEASE);
 }
 
 }  // namespace
@@ -137,22 +116,15 @@ bool Ring::open(const RingWish& wish) {
   return true;
 }
 
-void Ring::put(const Record& values) {
-  Record* records = records_.load(std::memory_order_acquire);
-  if (records == nullptr) return;
-  uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);  // only has to be nobody else's
-  if ((index & (kAnchorEvery - 1)) == kAnchorEvery - 1) {
-    Record anchor{};
-    anchor.time_ns = clock_ns(CLOCK_MONOTONIC);
-    anchor.number = clock_ns(CLOCK_REALTIME);
-    anchor.kind = kAnchor;
-    anchor.source = values.source;
-    Record* place = &records[index & mask_];
-    if (take(place, index, mask_)) fill(place, index, anchor);
-    index = next_.fetch_add(1, std::memory_order_relaxed);
-  }
+uint64_t Ring::anchor(Record* records, uint64_t index, uint16_t source) {
+  Record values{};
+  values.time_ns = clock_ns(CLOCK_MONOTONIC);
+  values.number = clock_ns(CLOCK_REALTIME);
+  values.kind = kAnchor;
+  values.source = source;
   Record* place = &records[index & mask_];
   if (take(place, index, mask_)) fill(place, index, values);
+  return next_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool Ring::keep(const Record& values) {

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 
 namespace megatrace {
@@ -67,6 +68,25 @@ inline uint64_t clock_ns(clockid_t clock) {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
+// Takes the place, or says that it is not ours to take. A place holds the number of its record, or 0 while somebody
+// writes there. Whoever swaps out a number has the place alone; who finds 0 is either the first ever (the first lap) or
+// came while another, a whole lap late, still writes: then the record is dropped rather than mixed. Who finds a newer
+// number than his own was himself late by a lap, and puts it back.
+inline bool take(Record* place, uint64_t index, uint64_t mask) {
+  // Acquire: what we write may not move before the place is ours.
+  const uint64_t before = __atomic_exchange_n(&place->seq, uint64_t{0}, __ATOMIC_ACQUIRE);
+  if (before == 0) return index <= mask;
+  if (before <= index) return true;
+  __atomic_store_n(&place->seq, before, __ATOMIC_RELEASE);
+  return false;
+}
+
+inline void fill(Record* place, uint64_t index, const Record& values) {
+  memcpy(reinterpret_cast<char*>(place) + 8, reinterpret_cast<const char*>(&values) + 8, sizeof(Record) - 8);
+  // Release: whoever sees the number sees the rest, in this process and in any that maps the file.
+  __atomic_store_n(&place->seq, index + 1, __ATOMIC_RELEASE);
+}
+
 // What a ring is to be. All strings outlive open().
 struct RingWish {
   const char* what;    // for the line on stderr: "calls of NCCL"
@@ -93,7 +113,14 @@ class Ring {
   bool is_open() const { return records_.load(std::memory_order_acquire) != nullptr; }
 
   // Any thread. What `values` has in seq is of no meaning.
-  void put(const Record& values);
+  void put(const Record& values) {
+    Record* records = records_.load(std::memory_order_acquire);
+    if (records == nullptr) return;
+    uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);  // only has to be nobody else's
+    if ((index & (kAnchorEvery - 1)) == kAnchorEvery - 1) index = anchor(records, index, values.source);
+    Record* place = &records[index & mask_];
+    if (take(place, index, mask_)) fill(place, index, values);
+  }
 
   // Any thread; false where there is no place left.
   bool keep(const Record& values);
@@ -110,6 +137,11 @@ class Ring {
   }
 
  private:
+  static constexpr uint64_t kAnchorEvery = 1u << 14;  // so seldom, reading the second clock costs nothing
+
+  // Writes a record of both clocks, and gives the next index.
+  uint64_t anchor(Record* records, uint64_t index, uint16_t source);
+
   RingHeader* header_ = nullptr;
   Record* kept_ = nullptr;
   std::atomic<Record*> records_{nullptr};  // published last: whoever sees it sees the rest
