@@ -48,7 +48,7 @@ def _mismatch(found: Sequence[LogFact], facts: Sequence[LogFact]) -> Claim:
     return claim(
         Order.DISAGREE, Kind.MISMATCH if zero is None else Kind.SOFTWARE, Severity.P1, summary, found, evidence=evidence,
         culprits=Culprits(ranks=ranks), ambiguous=not ranks, confidence=0.7 if ranks else 0.8,
-        no=["no hardware and no network fault: the ranks' programs disagree, a software or configuration error, found before anything hung"],
+        no=["no hardware and no network fault: the ranks' programs disagree: a software or configuration error"],
         where=Where(op=fact.word("op_a") or None, seq=int(fact.number("seq_a") or 0)), remedy=remedy,
         steps=(NextStep("megatrace diagnose LOGS_OF_ALL_RANKS/", "the same message of the other ranks says which one is alone"),),
     )  # fmt: skip
