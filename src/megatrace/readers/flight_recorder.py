@@ -28,7 +28,7 @@ from megatrace.model.trace import Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
 from megatrace.readers.flight_recorder_dump import begin_dump, parse_dump
 from megatrace.readers.flight_recorder_entries import Dump, Pending, read_entries
-from megatrace.readers.flight_recorder_groups import Groups, joined_events
+from megatrace.readers.flight_recorder_groups import Groups, Uses, joined_events
 from megatrace.readers.flight_recorder_native import native_reader
 from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
 from megatrace.readers.flight_recorder_ranks import assign_ranks
@@ -145,7 +145,7 @@ def _nothing(_: str) -> None:
 def _joined(pairs: Sequence[tuple[int, Dump]]) -> Trace:
     table = Groups(pairs)
     started = any(dump.has_start for _, dump in pairs)
-    events = joined_events(pairs, table, started=started)
+    events, uses = joined_events(pairs, table, started=started)
     observables = _SEEN | {Observable.START} if started else _SEEN
     ranks = [rank for rank, _ in pairs]
     missing = tuple(sorted(set(table.known_ranks()) - set(ranks)))
@@ -162,7 +162,7 @@ def _joined(pairs: Sequence[tuple[int, Dump]]) -> Trace:
             bad_lines=sum(dump.bad for _, dump in pairs),
         ),
         inputs=(InputInfo(_folder(pairs), "flight_recorder", observables, len(pairs)),),
-        positions=_positions(pairs, table, events),
+        positions=_positions(pairs, table, events, uses),
         call_notes=tuple(note for rank, dump in pairs for note in _call_notes(rank, dump, table)),
         dumped=Dumped(
             max((time for time in times if time is not None), default=None) if None not in times else None,
@@ -178,13 +178,14 @@ def _folder(pairs: Sequence[tuple[int, Dump]]) -> str:
     return folders.pop() or "." if len(folders) == 1 else pairs[0][1].source
 
 
-def _positions(pairs: Sequence[tuple[int, Dump]], table: Groups, events: Events) -> Positions | None:
+def _positions(
+    pairs: Sequence[tuple[int, Dump]], table: Groups, events: Events, uses: Uses
+) -> Positions | None:
     """What the counters of groups add. They count messages and collectives alike, so those of a group that
     carries messages are left out."""
-    comm = events.comm if events.comm is not None else np.full(len(events), NO_COMM, np.int32)
     p2p = (events.op == Op.SEND) | (events.op == Op.RECV)
-    carries = set(np.unique(comm[p2p]).tolist())
-    reached = _reached(events, ~p2p & (comm >= 0))
+    carries = set(uses.comm[np.unique(uses.of[p2p])].tolist())
+    reached = _reached(events, uses, ~p2p)
     rows: list[tuple[int, int, int, int, int]] = []
     for rank, dump in pairs:
         names = _names_of_ids(dump)
@@ -205,22 +206,23 @@ def _positions(pairs: Sequence[tuple[int, Dump]], table: Groups, events: Events)
     return Positions.of(rows) if rows else None
 
 
-def _reached(events: Events, mask: NDArray[np.bool_]) -> dict[tuple[int, int], tuple[int, int | None]]:
+def _reached(
+    events: Events, uses: Uses, mask: NDArray[np.bool_]
+) -> dict[tuple[int, int], tuple[int, int | None]]:
     """(rank, communicator) → last number enqueued and the oldest open one, of the rows of a mask."""
-    rows = np.flatnonzero(mask)
-    if not len(rows) or events.comm is None or events.end is None:
+    if events.end is None:
         return {}
-    width = int(events.comm.max()) + 1
-    key = events.rank[rows].astype(np.int64) * width + events.comm[rows]
-    keys, inverse = np.unique(key, return_inverse=True)
-    last = np.full(len(keys), NO_SEQ, np.int64)
-    np.maximum.at(last, inverse, events.seq[rows])
-    oldest = np.full(len(keys), np.iinfo(np.int64).max)
-    still = events.end[rows] == UNSEEN
-    np.minimum.at(oldest, inverse[still], events.seq[rows[still]])
-    opened = (None if seq == np.iinfo(np.int64).max else seq for seq in oldest.tolist())
-    pairs = zip((keys // width).tolist(), (keys % width).tolist(), strict=True)
-    return dict(zip(pairs, zip(last.tolist(), opened, strict=True), strict=True))
+    calls = np.bincount(uses.of[mask], minlength=len(uses.comm))
+    last = np.full(len(calls), NO_SEQ, np.int64)
+    np.maximum.at(last, uses.of[mask], events.seq[mask])
+    still = np.flatnonzero(mask & (events.end == UNSEEN))
+    never = int(np.iinfo(np.int64).max)
+    oldest = np.full(len(calls), never)
+    np.minimum.at(oldest, uses.of[still], events.seq[still])
+    opened = (None if seq == never else seq for seq in oldest.tolist())
+    pairs = zip(uses.rank.tolist(), uses.comm.tolist(), strict=True)
+    found = zip(pairs, last.tolist(), opened, calls.tolist(), strict=True)
+    return {pair: (number, first) for pair, number, first, count in found if count}
 
 
 def _not_called(

@@ -6,6 +6,7 @@ Groups of the same name and the same members are one. Does not judge, and keeps 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,19 +70,33 @@ class Groups:
         return {rank for communicator in self.communicators for rank in communicator.members or ()}
 
 
-def joined_events(pairs: Sequence[tuple[int, Dump]], table: Groups, *, started: bool) -> Events:
+@dataclass(frozen=True, slots=True, eq=False)
+class Uses:
+    """Which rank calls on which communicator, one number a pair: ``rank`` and ``comm`` [uses], and the number
+    of each call, ``of`` int32 [calls]."""
+
+    rank: NDArray[np.int32]
+    comm: NDArray[np.int32]
+    of: NDArray[np.int32]
+
+
+def joined_events(pairs: Sequence[tuple[int, Dump]], table: Groups, *, started: bool) -> tuple[Events, Uses]:
     """The calls of all dumps, which are in the order of their ranks; without starts where no dump has any."""
     pairs = [pair for pair in pairs if len(pair[1])]
+    none = np.empty(0, np.int32)
     if not pairs:
-        return Events.empty()
+        return Events.empty(), Uses(none, none, none)
     dumps = [dump for _, dump in pairs]
     sizes = [len(dump) for dump in dumps]
+    ranks = np.asarray([rank for rank, _ in pairs], np.int32)
+    names = np.asarray([len(dump.names) for dump in dumps], np.int32)
     numbers = [table.of(rank, dump, name) for rank, dump in pairs for name in dump.names]
-    names = np.asarray([len(dump.names) for dump in dumps], np.int64)
-    comm = np.concatenate([dump.group for dump in dumps])
-    comm = np.asarray(numbers, np.int32)[comm + np.repeat(np.cumsum(names) - names, sizes)]
-    return Events(
-        rank=np.repeat(np.asarray([rank for rank, _ in pairs], np.int32), sizes),
+    comms = np.asarray(numbers, np.int32)
+    use = np.concatenate([dump.group for dump in dumps])
+    use += np.repeat(np.cumsum(names, dtype=np.int32) - names, sizes)
+    comm = comms[use]
+    events = Events(
+        rank=np.repeat(ranks, sizes),
         op=np.concatenate([dump.op for dump in dumps]),
         seq=np.concatenate([dump.seq for dump in dumps]),
         enqueue=np.concatenate([dump.created for dump in dumps]),
@@ -93,3 +108,4 @@ def joined_events(pairs: Sequence[tuple[int, Dump]], table: Groups, *, started: 
         peer=table.peers(comm, np.concatenate([dump.peer for dump in dumps])),
         flags=np.concatenate([dump.coalesced for dump in dumps]) * np.uint8(EventFlag.COALESCED),
     )
+    return events, Uses(np.repeat(ranks, names), comms, use)

@@ -33,6 +33,7 @@ class NativeReader:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library, self._data = library, b""
+        self._buffer = ctypes.create_string_buffer(1 << 16)
         self._handle = library.megatrace_fr_new()
         if not self._handle:
             raise MemoryError(REASONS[6])
@@ -72,17 +73,16 @@ class NativeReader:
         return value if isinstance(value, dict) else {}
 
     def _json(self, which: int) -> object:
-        room = 1 << 14
         while True:
-            buffer = ctypes.create_string_buffer(room)
-            size = int(self._library.megatrace_fr_json(self._handle, which, buffer, room))
+            room = len(self._buffer)
+            size = int(self._library.megatrace_fr_json(self._handle, which, self._buffer, room))
             if size <= room:
                 break
             if size > 16 * len(self._data) + 4096:
                 return {}
-            room = size
+            self._buffer = ctypes.create_string_buffer(size)
         try:
-            return json.loads(buffer.raw[:size].decode("utf-8", "replace"))
+            return json.loads(ctypes.string_at(self._buffer, size).decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return {}
 
