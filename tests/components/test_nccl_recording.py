@@ -54,7 +54,11 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler here")
-    folder, tests = tmp_path_factory.mktemp("nccl"), NATIVE / "tests"
+    return build(tmp_path_factory.mktemp("nccl"))
+
+
+def build(folder: Path, *more: str) -> Built:
+    tests = NATIVE / "tests"
     stub, library = folder / "libnccl.so.2", folder / "libjob.so"
     made = Built(
         folder,
@@ -70,10 +74,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         (made.job, [tests / "nccl_main.cc", library, f"-Wl,-rpath-link,{folder}"]),
         (made.loader, ['-DLOADED="libjob.so"', tests / "nccl_main.cc"]),
         (made.plugin, [*OURS, NATIVE / "nccl_profiler.cc", *recorder]),
+        (folder / "chained.so", ["-shared", tests / "chained_profiler.cc"]),
         (made.preload, [*OURS, NATIVE / "nccl_preload.cc", *recorder]),
     ):
-        command = ["g++", *FLAGS, *map(str, words), "-ldl", "-o", str(output)]
-        subprocess.run(command, check=True, timeout=LIMIT_S)
+        command = ["g++", *FLAGS, *more, *map(str, words), "-ldl", "-o", str(output)]
+        subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
     return made
 
 
@@ -112,11 +117,11 @@ class Job:
             for rank in range(RANKS)
         ]
 
-    def finish(self) -> str:
+    def finish(self, before: str = "") -> str:
         """What all said on stderr; every process must have come to its end."""
         said = [process.communicate(timeout=LIMIT_S) for process in self.processes]
         assert [process.returncode for process in self.processes] == [0] * RANKS, said
-        assert all(out == "done\n" for out, _ in said)
+        assert all(out == f"{before}done\n" for out, _ in said), said
         return "".join(error for _, error in said)
 
     def stand(self) -> None:
@@ -320,3 +325,61 @@ def test_what_both_saw_counts_once(built: Built, tmp_path: Path, version: str, t
     assert trace.coverage.has(Observable.STREAM)
     (note,) = trace.coverage.notes
     assert note.endswith(f"once more; those of {taken} are taken.")
+
+
+@pytest.mark.parametrize(("version", "kernels"), [("5", "0"), ("6", "0"), ("6", "1")])
+def test_another_plug_in_gets_what_it_asked_for_and_its_own_handles(
+    built: Built, tmp_path: Path, version: str, kernels: str
+) -> None:
+    more = {
+        "NCCL_PROFILER_PLUGIN": str(built.plugin),
+        "MEGATRACE_CHAIN_PROFILER": str(built.folder / "chained.so"),
+        "MEGATRACE_NCCL_KERNELS": kernels,
+        "STUB_PROFILER": version,
+    }
+    job = Job(built, tmp_path, more)
+    job.start("iterations=3")
+    calls = 1 + 3 * COLLECTIVES
+    theirs = f"chained began={2 * calls} ended={2 * calls} parents={calls} wrong=0\n"
+    assert job.finish(before=theirs) == ""
+    assert_complete(open_trace([job.rings]), 3)
+
+
+@pytest.mark.parametrize("other", ["nowhere.so", "chained.so"])
+def test_a_plug_in_that_cannot_be_chained_is_left_out_with_a_line(
+    built: Built, tmp_path: Path, other: str
+) -> None:
+    more = {
+        "NCCL_PROFILER_PLUGIN": str(built.plugin),
+        "MEGATRACE_CHAIN_PROFILER": str(built.folder / other),
+        "STUB_PROFILER": "4",
+    }
+    job = Job(built, tmp_path, more)
+    job.start("iterations=1")
+    said = job.finish().splitlines()
+    assert len(said) == RANKS
+    why = "it cannot be loaded" if other == "nowhere.so" else "it does not speak the version of this NCCL"
+    assert all(line.endswith(f"{other} is left out: {why}") for line in said)
+    assert_complete(open_trace([job.rings]), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_the_sanitizers_find_nothing_in_a_running_job(tmp_path: Path, sanitizer: str) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler here")
+    try:
+        made = build(tmp_path, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-g", "-Wno-tsan")
+    except subprocess.CalledProcessError as error:
+        if b"cannot find" not in error.stderr:
+            raise
+        pytest.skip(f"this compiler has no {sanitizer} sanitizer: {error.stderr!r:.100}")
+    more = {
+        "NCCL_PROFILER_PLUGIN": str(made.plugin),
+        "MEGATRACE_NCCL_KERNELS": "1",
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+    job = Job(made, tmp_path, more)
+    job.start("iterations=3")
+    assert job.finish() == ""
+    assert_complete(open_trace([job.rings]), 3)
