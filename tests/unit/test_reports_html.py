@@ -23,6 +23,7 @@ from megatrace import __version__
 from megatrace.commands.main import main
 from megatrace.model.finding import ClockInfo, Diagnosis, JobSummary, Pictures, Severity, Verdict
 from megatrace.model.layout import ParallelLayout
+from megatrace.model.trace import Observable
 from megatrace.reports import ReportOptions
 from megatrace.reports.html import render
 from megatrace.reports.html_data import MAX_CELLS, UNKNOWN, data_block, json_text, rows_joined
@@ -367,6 +368,23 @@ class TestData:
         assert facts["marks"]["absolute"] is True
         assert facts["marks"]["stage"] == 3
         assert unpacked(Page(render(slow_window(), OPTIONS)))[1]["marks"]["absolute"] is False
+
+    def test_a_row_of_host_times_stands_for_a_tensor_group(self) -> None:
+        slow = slow_window()
+        assert slow.job.layout is not None
+        seen = frozenset(slow.coverage.observables) - {Observable.START, Observable.END}
+        for more, together in (({Observable.START, Observable.END}, 1), (set(), slow.job.layout.tp)):
+            told = replace(slow, coverage=replace(slow.coverage, observables=seen | more))
+            assert unpacked(Page(render(told, OPTIONS)))[1]["marks"]["together"] == together
+
+    def test_the_critical_path_is_spoken_of_where_it_is_drawn(self) -> None:
+        slow = PICTURED["slow_window"]()
+        tasks = slow.pictures.task_stage
+        assert tasks is not None
+        for drawn in (True, False):
+            pictures = replace(slow.pictures, task_critical=np.full(len(tasks), drawn))
+            said = Page(render(replace(slow, pictures=pictures), OPTIONS)).text
+            assert ("The bold line is the critical path" in said) is drawn
 
 
 def _worked(layout: ParallelLayout, work: NDArray[Any]) -> Diagnosis:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from megatrace.model.finding import Diagnosis, Kind, Severity, Verdict
+from megatrace.model.trace import Observable
 from megatrace.reports.describe import Scene, iterations
 from megatrace.reports.wording import plain
 
@@ -43,8 +44,16 @@ def marks(diagnosis: Diagnosis, scene: Scene) -> dict[str, object]:
         "absolute": first is not None and first.kind is Kind.IMBALANCE,
         "world": diagnosis.job.ranks,
         "layout": None if layout is None else [layout.tp, layout.cp, layout.dp, layout.pp],
+        "together": _together(diagnosis),
         "places": _places(diagnosis),
     }
+
+
+def _together(diagnosis: Diagnosis) -> int:
+    """How many ranks one row of the iteration stands for: host times show a tensor group as one."""
+    layout = diagnosis.job.layout
+    timed = diagnosis.coverage.has(Observable.START, Observable.END)
+    return layout.tp if layout is not None and not timed and layout.order.startswith("tp") else 1
 
 
 def _places(diagnosis: Diagnosis) -> dict[str, object]:

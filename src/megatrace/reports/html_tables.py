@@ -176,9 +176,10 @@ def _gantt(p: Pictures, page: PageTexts, culprits: set[int], stands: bool) -> Fi
     known = p.task_iteration is not None
     title = page("gantt", number=p.task_iteration) if known else page("gantt_plain")
     note = page("first_rows", count=format_count(len(rows)), total=format_count(len(seen)))
-    return Figure(
-        "gantt", title, page("gantt_stands" if stands else "gantt_say"), Table(note, head, rows, numbers=3)
-    )
+    say = page("gantt_stands" if stands else "gantt_say")
+    if not stands and p.task_critical is not None and p.task_critical.any():
+        say = f"{say} {page('gantt_path')}"
+    return Figure("gantt", title, say, Table(note, head, rows, numbers=3))
 
 
 def _late(p: Pictures, page: PageTexts, culprits: set[int]) -> Figure | None:

@@ -91,8 +91,12 @@ PAGE = {
     "gantt": ("Iteration {number}, stage by stage", "第 {number} 次迭代（按 stage）"),
     "gantt_plain": ("One iteration, stage by stage", "一次迭代（按 stage）"),
     "gantt_say": (
-        "One row a stage, numbers are micro-batches. The bold line is the critical path: it sets the pace.",
-        "每行一个 stage，数字为 micro-batch。粗线为关键路径：它决定迭代的快慢。",
+        "One row a stage, numbers are micro-batches.",
+        "每行一个 stage，数字为 micro-batch。",
+    ),
+    "gantt_path": (
+        "The bold line is the critical path: it sets the pace.",
+        "粗线为关键路径：它决定迭代的快慢。",
     ),
     "gantt_stands": (
         "One row a stage, as the job stood at the end of the recording. Hollow: begun and never finished.",

@@ -16,6 +16,10 @@ class Gantt extends Chart {
     this.lines = rows;
     this.stands = marks.stands;
     // A line stands for the tensor group of a stage, so the culprit may be in it without being its first member.
+    const group = (rank) => Math.floor(rank / marks.together);
+    for (const line of rows) {
+      if (!this.stands) line.rank = marks.ranks.find((rank) => group(rank) === group(line.rank)) ?? line.rank;
+    }
     const named = rows.some((line) => marks.ranks.includes(line.rank));
     for (const line of rows) line.guilty = named ? marks.ranks.includes(line.rank) : marks.stage === line.stage;
     this.tasks = Array.from(data.task_rank, (rank, k) => ({
