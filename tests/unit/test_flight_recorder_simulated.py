@@ -72,12 +72,6 @@ def test_a_job_that_moves_accuses_nobody_even_if_file_times_are_lost(
 ) -> None:
     scenario = Scenario(**JOB, iterations=8, capture=Capture(cut_at_s=cut))
     diagnosis = judged(tmp_path, scenario, 400, timing=timing)
-    if not timing and diagnosis.findings:
-        # One call of everybody under way looks the same in a hang: said of the group, and of nobody in it.
-        (finding,) = diagnosis.findings
-        assert finding.ambiguous
-        assert len(finding.culprits.ranks) == 16
-        return
     assert diagnosis.findings == ()
     assert diagnosis.verdict is not Verdict.HANG
 

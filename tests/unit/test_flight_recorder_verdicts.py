@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -88,8 +89,6 @@ def test_an_empty_dump_is_evidence_and_differs_from_a_missing_one(tmp_path: Path
 
 
 def test_dumps_written_right_after_the_last_call_accuse_nobody(tmp_path: Path) -> None:
-    import os
-
     recorders = [Recorder(rank, world(4)) for rank in range(4)]
     for recorder in recorders[1:]:
         recorder.call("0", "all_reduce", at=0).call("0", "all_reduce", "scheduled", at=60)
@@ -102,6 +101,28 @@ def test_dumps_written_right_after_the_last_call_accuse_nobody(tmp_path: Path) -
     assert diagnosis.verdict is Verdict.UNDECIDABLE
     later = judged(folder, now=T0 + 700_000 * MS)
     assert later.findings[0].culprits.ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "verdict"), [(None, Verdict.UNDECIDABLE), (11, Verdict.HANG), (9_000, Verdict.UNDECIDABLE)]
+)
+def test_one_call_under_way_everywhere_is_a_hang_only_where_a_watchdog_wrote(
+    tmp_path: Path, minutes: int | None, verdict: Verdict
+) -> None:
+    """Without start times every running job looks like that; 10 minutes are the timeout in the dumps."""
+    recorders = [Recorder(rank, world(8)) for rank in range(8)]
+    for recorder in recorders:
+        recorder.call("0", "all_reduce", at=0).call("0", "all_reduce", "scheduled", at=60)
+    folder = write(tmp_path, recorders)
+    if minutes is not None:
+        for path in folder.iterdir():
+            os.utime(path, ns=(T0 + minutes * 60_000 * MS, T0 + minutes * 60_000 * MS))
+    diagnosis = judged(folder)
+    assert diagnosis.verdict is verdict
+    if verdict is Verdict.UNDECIDABLE:
+        assert "one call was under way on all 8 ranks" in diagnosis.headline
+        assert any("--now" in step.command for step in diagnosis.next_steps)
+    assert judged(folder, now=T0 + 700_000 * MS).verdict is Verdict.HANG
 
 
 def test_dumps_of_different_moments_accuse_nobody(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Whether a job stood when its states were dumped.
 
 A dump carries no time of its own, so silence cannot be measured. Most dumps are written because a watchdog
-timed out, and then the job stands; but they can be had from a running job as well. Four things tell: the
+timed out, and then the job stands; but they can be had from a running job as well. Five things tell: the
 files were written too soon after the newest record; one rank had completed what another had not even
 called, so the dumps are of different moments of a job that moved; a device had not begun a call that none
-of its peers had begun either, so it was computing; or chains of waiting end at most of the ranks and in
-many places, as they do in a running job and not behind one fault.
+of its peers had begun either, so it was computing; one call that all ranks are in, where starts are not
+recorded and the files are not as old as a watchdog makes them; or chains of waiting end at most of the
+ranks and in many places, as they do in a running job and not behind one fault.
 
 Does not look at calls of the past.
 """
@@ -30,6 +31,9 @@ Only where there are several ends: a call in flight holds all its members."""
 FLYING = 2
 """Calls that all members made and none completed, from which on a job runs: one stands in a hang, and whoever
 is not in it waits for it."""
+LATE = 2
+"""Timeouts after the newest call within which a watchdog has written its dump: it looks once a timeout at
+most, and waits a minute for the others."""
 SEVERAL = 3
 """Ends from which on they are several: two ranks may fail at once."""
 
@@ -57,6 +61,12 @@ def judge_dump(graph: WaitsFor, roots: Sequence[Root], dumped: Dumped) -> Stall:
     if len(flying) >= FLYING:
         reason = f"{len(flying)} calls of different groups were under way, as in a running job"
         return Stall(Standing.UNKNOWN, end, 0, reason)
+    if flying and len(flying[0].ranks) == len(frontier) and not _overdue(dumped, quiet):
+        reason = (
+            f"one call was under way on all {len(frontier)} ranks, as at many moments of a running job, "
+            "and nothing tells how long it had been"
+        )
+        return Stall(Standing.UNKNOWN, end, quiet, reason)
     ends = {rank for root in known for rank in root.ranks}
     if len(_places(graph, known)) >= SEVERAL and len(ends) >= SPREAD * len(frontier):
         reason = f"{len(ends)} of {len(frontier)} ranks wait for nobody, as in a running job"
@@ -64,6 +74,12 @@ def judge_dump(graph: WaitsFor, roots: Sequence[Root], dumped: Dumped) -> Stall:
     timeout = "" if dumped.timeout is None else f" ({format_duration(dumped.timeout)} here)"
     reason = f"such dumps are written when a call has not completed within its timeout{timeout}"
     return Stall(Standing.STANDS, end, 0, reason)
+
+
+def _overdue(dumped: Dumped, quiet: int) -> bool:
+    """Whether the files were written when a watchdog would have: a timeout after the newest call, or soon
+    after. A copy has the time of the copying, mostly much later, and then nothing is known."""
+    return dumped.timeout is not None and dumped.timeout <= quiet <= LATE * dumped.timeout
 
 
 def _begun(graph: WaitsFor, root: Root) -> bool:
