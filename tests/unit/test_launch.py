@@ -65,6 +65,12 @@ def test_a_path_that_the_loader_would_split_is_not_preloaded() -> None:
     assert "blank" in notes[0]
 
 
+def test_kernels_are_watched_only_when_asked_for() -> None:
+    change, _ = environment_of({}, FULL, Wanted(kernels=True), {})
+    assert change["MEGATRACE_NCCL_KERNELS"] == "1"
+    assert "MEGATRACE_NCCL_KERNELS" not in environment_of({}, NONE, Wanted(kernels=True), {})[0]
+
+
 def test_work_requests_are_recorded_only_when_asked_for() -> None:
     change, _ = environment_of({}, FULL, Wanted(verbs=True), {})
     assert change["LD_PRELOAD"] == "/l/preload.so:/l/verbs.so"

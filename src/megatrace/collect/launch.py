@@ -30,6 +30,8 @@ PRELOAD = "LD_PRELOAD"
 PLUGIN = "NCCL_PROFILER_PLUGIN"
 PYTHONPATH = "PYTHONPATH"
 VERBS = "NCCL_IBVERBS_LIB"
+KERNELS = "MEGATRACE_NCCL_KERNELS"
+"""Read by the plug-in: watch the kernels from the start on."""
 EXPORTED = (PRELOAD, PLUGIN, PYTHONPATH)
 """What a person has to export who cannot start the job with ``megatrace run``."""
 
@@ -50,12 +52,14 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of the recording is wanted. The work requests are off unless asked for: they cost most."""
+    """What of the recording is wanted. What costs most is off unless asked for: the work
+    requests, and the events of kernels, for which NCCL has to do more."""
 
     preload: bool = True
     plugin: bool = True
     torch: bool = True
     verbs: bool = False
+    kernels: bool = False
 
 
 def parts() -> Parts:
@@ -100,7 +104,7 @@ def environment_of(
     if preloads:
         change[PRELOAD] = _joined([str(path) for path in preloads], before.get(PRELOAD, ""), " :", ":")
     if wanted.plugin:
-        _plugin(before, have, change, notes)
+        _plugin(before, have, wanted.kernels, change, notes)
     if wanted.torch:
         change[PYTHONPATH] = _joined([str(STARTUP)], before.get(PYTHONPATH, ""), os.pathsep, os.pathsep)
     return change, tuple(notes)
@@ -115,7 +119,9 @@ def _want(path: Path | None, what: str, into: list[Path], notes: list[str]) -> N
         into.append(path)
 
 
-def _plugin(before: Mapping[str, str], have: Parts, change: dict[str, str], notes: list[str]) -> None:
+def _plugin(
+    before: Mapping[str, str], have: Parts, kernels: bool, change: dict[str, str], notes: list[str]
+) -> None:
     if have.plugin is None:
         notes.append("NCCL's profiler plug-in is not in this installation; going on without")
         return
@@ -123,6 +129,8 @@ def _plugin(before: Mapping[str, str], have: Parts, change: dict[str, str], note
     if other and other != str(have.plugin) and other.lower() != "none":
         change[CHAINED] = other
     change[PLUGIN] = str(have.plugin)
+    if kernels:
+        change[KERNELS] = "1"
 
 
 def _joined(ours: list[str], before: str, separators: str, joiner: str) -> str:

@@ -57,6 +57,9 @@ def run(
         Path | None, typer.Option(help="Folder of the ring files while the job runs (default: /dev/shm).")
     ] = None,
     verbs: Annotated[bool, typer.Option("--verbs", help="Also record RDMA work requests.")] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Also record when NCCL's kernels start and end.")
+    ] = False,
     no_preload: Annotated[bool, typer.Option("--no-preload", help="Leave LD_PRELOAD alone.")] = False,
     no_plugin: Annotated[bool, typer.Option("--no-plugin", help="Leave NCCL_PROFILER_PLUGIN alone.")] = False,
     no_torch: Annotated[bool, typer.Option("--no-torch", help="Leave torch.distributed alone.")] = False,
@@ -69,7 +72,7 @@ def run(
     The exit code is the command's own, or 128 + N where signal N ended it. Nothing of the recording can keep
     the job from starting: what does not work is one line on stderr.
     """
-    wanted = launch.Wanted(not no_preload, not no_plugin, not no_torch, verbs)
+    wanted = launch.Wanted(not no_preload, not no_plugin, not no_torch, verbs, kernels)
     if print_env:
         return _print_environment(wanted, rings)
     if not command_line:

@@ -75,7 +75,10 @@ class TorchRingReader:
                     self._notes.append(f"{rings[rank].name} was left out: rank {rank} was started again.")
                 rings[rank] = ring
         if not rings:
-            raise TraceError(" ".join(self._notes) or "the rings hold no call")
+            raise TraceError(
+                " ".join(self._notes)
+                or "The hook of torch.distributed recorded no call of its own: NCCL ran them."
+            )
         communicators = self._communicators()
         index = {item.hash: item.id for item in communicators}
         parts = [calls_of(ring, rank, index) for rank, ring in sorted(rings.items())]
