@@ -121,6 +121,9 @@ class NcclRingReader:
             if rank is None:
                 self._notes.append(f"{ring.name} was left out: nothing tells which rank wrote it.")
                 continue
+            if _several(ring):
+                self._notes.append(f"{ring.name} was left out: its process serves several ranks.")
+                continue
             if rank in found:
                 self._notes.append(f"{found[rank].name} was left out: rank {rank} was started again.")
             found[rank] = ring
@@ -168,9 +171,9 @@ def communicators_of(rings: Mapping[int, Ring]) -> dict[int, Group]:
         for index, rank in known.items():
             if 0 <= index < len(table):
                 table[index] = rank
-        whole = size > 0 and len(table) == size and bool((table >= 0).all())
-        members = tuple(sorted(set(table.tolist()))) if whole else None
-        found[name] = Group(Communicator(len(found), members, name), table)
+        members = tuple(sorted(set(table.tolist())))
+        whole = size > 0 and len(members) == len(table) == size and members[0] >= 0
+        found[name] = Group(Communicator(len(found), members if whole else None, name), table)
     return found
 
 
@@ -212,6 +215,13 @@ def calls_of(ring: Ring, rank: int, groups: Mapping[int, Group], kernels: bool) 
         peer=other,
         flags=failed,
     )
+
+
+def _several(ring: Ring) -> bool:
+    """Whether the process is more than one member of a communicator."""
+    kept = ring.kept[ring.kept["kind"] == COMMUNICATOR]
+    members = set(zip(kept["comm"].tolist(), kept["peer"].tolist(), strict=True))
+    return len(members) > len({name for name, _ in members})
 
 
 def watched(ring: Ring) -> bool:
