@@ -125,6 +125,23 @@ def test_one_call_under_way_everywhere_is_a_hang_only_where_a_watchdog_wrote(
     assert judged(folder, now=T0 + 700_000 * MS).verdict is Verdict.HANG
 
 
+def test_a_watchdog_in_a_log_beside_the_dumps_says_that_the_job_stood(tmp_path: Path) -> None:
+    recorders = [Recorder(rank, world(8)) for rank in range(8)]
+    for recorder in recorders:
+        recorder.call("0", "all_reduce", at=0).call("0", "all_reduce", "scheduled", at=60)
+    folder = write(tmp_path, recorders)
+    assert judged(folder).verdict is Verdict.UNDECIDABLE
+    line = (
+        "[rank3]:[E922 22:39:15.000000000 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=10485760, NumelOut=10485760, "
+        "Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+    )
+    (folder / "job.out").write_text(line)
+    diagnosis = judged(folder)
+    assert diagnosis.verdict is Verdict.HANG
+    assert diagnosis.findings[0].kind is Kind.HANG_GROUP
+
+
 def test_dumps_of_different_moments_accuse_nobody(tmp_path: Path) -> None:
     recorders = [Recorder(rank, world(4)) for rank in range(4)]
     for recorder in recorders:

@@ -78,7 +78,10 @@ def judge_dump(graph: WaitsFor, roots: Sequence[Root], dumped: Dumped) -> Stall:
 
 def _overdue(dumped: Dumped, quiet: int) -> bool:
     """Whether the files were written when a watchdog would have: a timeout after the newest call, or soon
-    after. A copy has the time of the copying, mostly much later, and then nothing is known."""
+    after, or whether a log says that one fired. A copy has the time of the copying, mostly much later, and
+    then nothing is known."""
+    if dumped.fired:
+        return True
     return dumped.timeout is not None and dumped.timeout <= quiet <= LATE * dumped.timeout
 
 

@@ -21,6 +21,8 @@ from megatrace.model.finding import ClockInfo, Diagnosis, Finding, JobSummary, N
 from megatrace.model.frontier import Frontier
 from megatrace.model.frontier_positions import with_positions, with_ranks
 from megatrace.model.layout import ParallelLayout
+from megatrace.model.series import FactKind
+from megatrace.model.states import Dumped
 from megatrace.model.trace import RankPlace, Trace
 from megatrace.units import format_ranks
 
@@ -47,7 +49,7 @@ def diagnose_states(trace: Trace, now: int | None = None) -> Diagnosis:
         hints=Hints(
             until=now,
             names=tuple(communicator.name for communicator in trace.communicators),
-            dumped=trace.dumped,
+            dumped=_dumped(trace),
         ),
     )
     findings = tuple(_completed(finding, trace, hang, layout) for finding in hang.findings)
@@ -67,6 +69,14 @@ def diagnose_states(trace: Trace, now: int | None = None) -> Diagnosis:
         places=_places(trace, world),
         coverage=trace.coverage,
     )
+
+
+def _dumped(trace: Trace) -> Dumped | None:
+    """What is known of when the dumps were made, also from a log beside them."""
+    if trace.dumped is None:
+        return None
+    fired = any(fact.kind is FactKind.WATCHDOG and fact.name == "timeout" for fact in trace.facts)
+    return replace(trace.dumped, fired=fired)
 
 
 def frontier_of(trace: Trace) -> Frontier:

@@ -79,7 +79,9 @@ class Dumped:
 
     by        ns: no later than this (the time of the last file), None not known
     timeout   ns: after so long a watchdog makes a dump (the shortest of the open calls), None not known
+    fired     a log of the same job says that a watchdog gave a call up: the job stood
     """
 
     by: int | None = None
     timeout: int | None = None
+    fired: bool = False
