@@ -1,13 +1,15 @@
 // One rank of a training with TP 2 x PP 2 x DP 2 over the stub of NCCL: 8 processes, four micro-batches an iteration.
 //
-//   nccl_job iterations=N [stall=RANK:ITERATION] [kill=RANK:ITERATION] [slow=RANK:FIRST:LAST] [split=1]
+//   nccl_job iterations=N [stall=RANK:ITERATION] [kill=RANK:ITERATION] [slow=RANK:FIRST:LAST] [split=1] [fork=1]
 // The rank is in RANK. `stall`: that rank makes no further call and waits for ever; `kill`: it is gone.
 // `split`: the tensor groups are split from the world, in an NCCL group, and not made by an id.
+// `fork`: a child makes a communicator of its own and ends.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "stub_nccl.h"
@@ -80,6 +82,17 @@ extern "C" __attribute__((visibility("default"))) int job(int count, char** word
     sscanf(words[i], "slow=%d:%d:%d", &slow_rank, &slow_first, &slow_last);
   }
   ncclBroadcast(nullptr, nullptr, 1, kFloat, 0, me.world, me.stream);
+  for (int i = 1; i < count; ++i) {
+    if (strcmp(words[i], "fork=1") != 0) continue;
+    const pid_t child = fork();
+    if (child == 0) {
+      open_group("child", rank, 1, 0);
+      _exit(0);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    if (status != 0) return 4;
+  }
   for (int iteration = 0; iteration < iterations; ++iteration) {
     me.work_us = rank == slow_rank && iteration >= slow_first && iteration <= slow_last ? 20000 : 2000;
     for (int micro = 0; micro < kMicroBatches; ++micro) {

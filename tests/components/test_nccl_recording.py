@@ -363,6 +363,22 @@ def test_a_plug_in_that_cannot_be_chained_is_left_out_with_a_line(
     assert_complete(open_trace([job.rings]), 1)
 
 
+@pytest.mark.parametrize("way", ["plugin", "preload"])
+def test_a_child_of_a_rank_records_in_a_ring_of_its_own(built: Built, tmp_path: Path, way: str) -> None:
+    variable, library = (
+        ("NCCL_PROFILER_PLUGIN", built.plugin) if way == "plugin" else ("LD_PRELOAD", built.preload)
+    )
+    job = Job(built, tmp_path, {variable: str(library)})
+    job.start("iterations=2", "fork=1")
+    assert job.finish() == ""
+    paths = list(job.rings.glob("*.ring"))
+    assert len(paths) == 2 * RANKS
+    kept = [parse_ring(path.read_bytes(), path.name) for path in paths]
+    assert sorted(len(ring.kept) for ring in kept) == [1] * RANKS + [4] * RANKS
+    assert sorted(len(ring.records) > 0 for ring in kept) == [False] * RANKS + [True] * RANKS
+    assert_complete(open_trace([job.rings]), 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_the_sanitizers_find_nothing_in_a_running_job(tmp_path: Path, sanitizer: str) -> None:
