@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis import costs as cost_tables
 from megatrace.analysis.costs import Costs, normal_work, quick_level, tabulate_costs, usual_time
+from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.member import late_member
 from megatrace.analysis.reductions import median
 from megatrace.analysis.suspects import COUNTS, Cause, find_suspects
@@ -186,6 +187,19 @@ def test_clocks_that_make_a_transfer_negative_do_not_make_time() -> None:
     assert costs is not None
     assert costs.transfer.min() == costs.transfer.max() == 0.0
     assert cost_tables.NORMAL_BAND > 1
+
+
+def test_waiting_that_is_thought_longer_than_the_iteration_makes_no_negative_work() -> None:
+    """Two tasks share their time as they usually do: shares of less than none were of any size."""
+    work = np.zeros((10, 1, 4, 1, 2))
+    work[..., 0] = 0.05
+    work[:, :, :2, :, 0] = -0.3
+    work[7, :, :2, :, 0] = 0.06
+    costs = tabulate_costs(table_of(work), ONE_TASK)
+    assert costs is not None
+    assert costs.work.min() == 0.0
+    assert costs.work.max() == pytest.approx(0.06)
+    assert costs.usual == 1.0
 
 
 # --- suspects ---

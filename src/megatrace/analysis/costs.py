@@ -121,7 +121,8 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
     usable &= ~np.isnan(table.iteration)
     if not usable.any():
         return None
-    seen = table.own if table.own is not None else table.group[:, :, :, None, :]
+    # Waiting is estimated, and where calls of iterations overlap, too high: no work is less than none.
+    seen = np.maximum(table.own if table.own is not None else table.group[:, :, :, None, :], 0.0)
     hidden = table.own is not None and schedule.total == 1
     quiet = quiet_iterations(table.iteration[usable]) if hidden else None
     work, normal = _known(seen[usable], normal_work(seen[usable], quiet))
@@ -177,8 +178,9 @@ def _shared_out(work: F8, normal: F8, schedule: Schedule) -> F8:
         for run in _runs(schedule, stage):
             total = work[:, stage][..., run].sum(axis=-1, keepdims=True)
             usual = normal[:, stage][..., run]
-            part = usual / np.maximum(usual.sum(axis=-1, keepdims=True), 1e-9)
-            shared[:, stage][..., run] = total * part
+            whole = usual.sum(axis=-1, keepdims=True)
+            part = usual / np.maximum(whole, 1e-9)
+            shared[:, stage][..., run] = np.where(whole > 0.0, total * part, work[:, stage][..., run])
     return np.asarray(shared)
 
 
