@@ -333,7 +333,9 @@ int begin(int version, void** context, int* mask, uint64_t hash, int ranks, int 
   if (context == nullptr || mask == nullptr) return 0;
   *context = nullptr;
   setup(version);
-  Communicator* made = g_recorder.begin(hash, static_cast<uint32_t>(ranks), static_cast<uint32_t>(rank));
+  // Where nothing can be recorded, the other plug-in is served all the same.
+  const bool chained = g_chained.init != nullptr;
+  Communicator* made = g_recorder.begin(hash, static_cast<uint32_t>(ranks), static_cast<uint32_t>(rank), chained);
   *context = made;
   if (made == nullptr) {
     *mask = 0;
@@ -341,7 +343,7 @@ int begin(int version, void** context, int* mask, uint64_t hash, int ranks, int 
   }
   made->mask = mask;
   int theirs = 0;
-  if (g_chained.init != nullptr && call(&made->theirs, &theirs) != 0) made->theirs = nullptr;
+  if (chained && call(&made->theirs, &theirs) != 0) made->theirs = nullptr;
   if (made->theirs != nullptr) g_chained_mask.fetch_or(theirs & kKnown[version], std::memory_order_relaxed);
   refresh(made, version);
   return 0;

@@ -52,8 +52,8 @@ class Recorder {
   explicit constexpr Recorder(Source source) : source_(source) {}
 
   // A new communicator; opens the ring at the first. `hash` 0 and `ranks` 0 where they are told later or never. nullptr
-  // where nothing can be recorded. Not for the hot path.
-  Communicator* begin(uint64_t hash, uint32_t ranks, uint32_t rank);
+  // where nothing can be recorded, unless it is wanted `anyway`. Not for the hot path.
+  Communicator* begin(uint64_t hash, uint32_t ranks, uint32_t rank, bool anyway = false);
 
   // The first event of a communicator that came without a hash.
   void learn(Communicator* communicator, uint64_t hash, uint32_t rank);

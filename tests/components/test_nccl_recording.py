@@ -345,6 +345,19 @@ def test_another_plug_in_gets_what_it_asked_for_and_its_own_handles(
     assert_complete(open_trace([job.rings]), 3)
 
 
+def test_another_plug_in_is_served_where_nothing_can_be_recorded(built: Built, tmp_path: Path) -> None:
+    more = {
+        "NCCL_PROFILER_PLUGIN": str(built.plugin),
+        "MEGATRACE_CHAIN_PROFILER": str(built.folder / "chained.so"),
+        "MEGATRACE_RING_DIR": "/proc/nowhere",
+    }
+    job = Job(built, tmp_path, more)
+    job.start("iterations=3")
+    calls = 1 + 3 * COLLECTIVES
+    said = job.finish(before=f"chained began={2 * calls} ended={2 * calls} parents={calls} wrong=0\n")
+    assert said.count("megatrace: calls of NCCL are not recorded: cannot open") == RANKS
+
+
 @pytest.mark.parametrize("other", ["nowhere.so", "chained.so"])
 def test_a_plug_in_that_cannot_be_chained_is_left_out_with_a_line(
     built: Built, tmp_path: Path, other: str
