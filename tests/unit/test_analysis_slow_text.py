@@ -29,7 +29,7 @@ def named(*faults: Fault, **changes: Any) -> list[tuple[Kind, tuple[int, ...]]]:
     return [(finding.kind, finding.culprits.ranks) for finding in serious(*faults, **changes)]
 
 
-EVEN = {"layers_per_stage": 12, "micro_batches": 8, "pp": 2}
+EVEN: dict[str, Any] = {"layers_per_stage": 12, "micro_batches": 8, "pp": 2}
 """The loss makes the last of few layers' stages longer than the others by a fifth, which is said."""
 
 
