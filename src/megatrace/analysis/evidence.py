@@ -49,6 +49,7 @@ def diagnose_facts(trace: Trace) -> Diagnosis:
     verdict, headline, either = _concluded(numbered, facts)
     ranks = sorted({fact.rank for fact in facts if fact.rank is not None})
     times = [fact.time for fact in facts if fact.time is not None and fact.clock == "wall"]
+    starts = [item.finding.window.start for item in numbered if item.finding.window is not None]
     return Diagnosis(
         verdict=verdict,
         headline=headline,
@@ -59,7 +60,7 @@ def diagnose_facts(trace: Trace) -> Diagnosis:
             last_time=max(times, default=None),
         ),
         findings=tuple(item.finding for item in numbered),
-        clock=ClockInfo(t0=min(times, default=0)),
+        clock=ClockInfo(t0=min([*times, *starts], default=0)),
         inputs=trace.inputs,
         alternatives=either,
         next_steps=_steps(numbered),

@@ -94,13 +94,19 @@ def claim(
     either: Iterable[str] = (),
     impact: Impact | None = None,
     status: Status = Status.ONGOING,
+    began: int | None = None,
 ) -> Claim:
-    """A claim of the facts that it was drawn from; its time is that of the first of them."""
+    """A claim of the facts that it was drawn from; its time is that of the first of them.
+
+    ``began``: ns since the epoch from which on nothing moved, where that is earlier than what was printed.
+    """
     timed = sorted((fact.time, fact.clock) for fact in facts if fact.time is not None)
     window = None
     if timed and timed[0][1] == "wall":
         last = max((time for time, clock in timed if clock == "wall"), default=timed[0][0])
         window = Window(timed[0][0], last if last > timed[0][0] else None)
+    if began is not None:
+        window = Window(began, None)
     finding = Finding(
         kind=kind,
         severity=severity,

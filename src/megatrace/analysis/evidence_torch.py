@@ -177,6 +177,7 @@ def _several(stuck: list[_Stuck]) -> Claim:
         no=["not the network: nothing here shows a failed transfer", f"no single rank can be named: {known}"],
         remedy="Check the order in which ranks enter these groups, and whether several threads or streams issue collectives on one communicator "
         "(NCCL calls of one communicator must not run concurrently); take flight-recorder dumps of all ranks.",
+        began=stuck[0].began,
         where=Where(op=stuck[0].op or None, communicator=stuck[0].group or None, seq=stuck[0].seq),
         steps=(_DUMP, _STACKS),
     )  # fmt: skip
@@ -241,6 +242,7 @@ def _one_group(stuck: list[_Stuck]) -> Claim:
         culprits=Culprits(ranks=tuple(suspects)), victims=ranks - set(suspects), confidence=0.7 if suspects else 0.4, ambiguous=len(suspects) != 1,
         or_kinds=(Kind.HANG_HOST, Kind.DEAD_RANK) if suspects else (Kind.HANG_NETWORK, Kind.HANG_DEVICE, Kind.MISMATCH),
         no=["no network or GPU fault is shown: a watchdog only says that somebody waits"] + (["the ranks that print are victims: the first to time out is not the cause"] if ranks else []),
+        began=last.began,
         remedy=_remedy(last, suspects), where=Where(op=listed(ops) if ops else None, communicator=last.group or None, seq=last.seq),
         steps=(_STACKS, _DUMP), either=() if suspects else ("a rank that is not in this file never made the call (other branch, exception, dead process)", "all have made it and the network or a GPU does not finish it"),
     )  # fmt: skip

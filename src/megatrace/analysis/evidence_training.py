@@ -441,6 +441,7 @@ def _compared(name: str, table: dict[int, float], rows: Sequence[LogFact]) -> Cl
         )
     odd = low if waits else high
     others = [ms for rank, ms in table.items() if rank != odd]
+    usual = max(float(np.median(others)), 1e-9)
     alone = abs(table[odd] - float(np.median(others))) > 3 * max(float(np.ptp(others)), CLOSE * usual)
     if not alone:
         return claim(
@@ -457,12 +458,12 @@ def _compared(name: str, table: dict[int, float], rows: Sequence[LogFact]) -> Cl
     why = (
         "waits least, so the others wait for it"
         if waits
-        else f"takes {format_number(table[odd] / float(np.median(others)))}× as long as the others"
+        else f"takes {format_number(table[odd] / usual)}× as long as the others"
     )
     return claim(
         Order.SPEED, Kind.SLOW_COMPUTE, Severity.P1, f"rank {odd} is the straggler in {name}: {format_number(table[odd], 4)} ms, others {format_number(float(np.median(others)), 4)} ms; it {why}", rows,
         evidence=[said], culprits=Culprits(ranks=(odd,)), victims=set(table) - {odd}, confidence=0.75, or_kinds=(Kind.SLOW_HOST, Kind.IMBALANCE),
-        impact=Impact(slowdown=None if waits else round(table[odd] / float(np.median(others)), 3)),
+        impact=Impact(slowdown=None if waits else round(table[odd] / usual, 3)),
         remedy=f"Look at the GPU and the host of rank {odd}: clocks, temperature, other load; move it to another node as a test.",
         steps=(NextStep("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK,ECC", "on its node: throttling and memory errors"),),
     )  # fmt: skip

@@ -13,14 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 
 from megatrace.errors import TraceError
 from megatrace.model.events import Events
 from megatrace.model.series import FactKind, LogFact
 from megatrace.model.trace import Coverage, InputInfo, Trace
 from megatrace.readers import registry
-from megatrace.readers.log_clean import Line, clean, unwrapped, wrap_width
+from megatrace.readers.log_clean import clean, unwrapped, wrap_width
 from megatrace.readers.log_kernel import kernel
 from megatrace.readers.log_launcher import Launcher
 from megatrace.readers.log_nccl import Nccl
@@ -39,6 +39,12 @@ MAX_SAME = 20_000
 MAX_RAW_LINE = 1 << 20
 """Bytes of a line that are kept while its end is looked for."""
 BLOCK = 1 << 20
+FIRST = 400
+"""Lines that show whether a terminal broke them."""
+BATCH = 2_000
+"""Lines that are searched for words together."""
+SHAPED = 50
+"""Lines after which the form of a log is known; later ones are looked at only for what they state."""
 _BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 _SHAPES = {
     "kernel": "kernel log",
@@ -140,48 +146,47 @@ class _Reading:
     def __init__(self, source: str, modified: int | None) -> None:
         self.lines = 0
         self.shapes: Counter[str] = Counter()
+        self._shaped = 0
         self._source, self._modified = source, modified
         self._recognisers = recognisers()
-        words = sorted(
-            {needle for item in self._recognisers for needle in item.needles}, key=len, reverse=True
-        )
-        self._known = re.compile("|".join(map(re.escape, words)).encode())
+        found: dict[bytes, list[int]] = {}
+        for number, item in enumerate(self._recognisers):
+            for needle in item.needles:
+                found.setdefault(needle.encode(), []).append(number)
+        self._needles = found
 
     def facts(self, raw: Iterator[bytes]) -> Iterator[LogFact]:
         """All facts, in the order of lines."""
-        first: list[bytes] = []
-        for line in raw:
-            first.append(line)
-            if len(first) >= 400:
-                break
+        first = list(islice(raw, FIRST))
         width = wrap_width(first)
-        numbered = enumerate(chain(first, raw), start=1)
-        for number, line in unwrapped(numbered, width) if width else numbered:
-            yield from self._line(number, line)
+        numbered: Iterator[tuple[int, bytes]] = enumerate(chain(first, raw), start=1)
+        lines = unwrapped(numbered, width) if width else numbered
+        while batch := list(islice(lines, BATCH)):
+            # Most words stand in no line of a batch: one search in all of it saves one in each line.
+            text = b"\n".join(line for _, line in batch)
+            there = [(needle, takers) for needle, takers in self._needles.items() if needle in text]
+            for number, line in batch:
+                yield from self._line(number, line, there)
         for item in self._recognisers:
             yield from item.flush()
 
-    def _line(self, number: int, raw: bytes) -> Iterator[LogFact]:
+    def _line(self, number: int, raw: bytes, there: list[tuple[bytes, list[int]]]) -> Iterator[LogFact]:
         if not raw.strip():
             return
         self.lines = number
-        waiting = [item for item in self._recognisers if item.open]
-        known = self._known.search(raw) is not None
-        if not waiting and not known and sum(self.shapes.values()) >= 50:
+        takers = {taker for needle, known in there if needle in raw for taker in known}
+        takers.update(i for i, item in enumerate(self._recognisers) if item.open)
+        if not takers and self._shaped >= SHAPED:
             return
         for line in clean(raw, number, self._source, self._modified):
             if line.shape:
                 self.shapes[line.shape] += 1
-            if known or waiting:
-                yield from self._shown(line)
-
-    def _shown(self, line: Line) -> Iterator[LogFact]:
-        for item in self._recognisers:
-            if item.open or any(needle in line.text for needle in item.needles):
-                facts = item.feed(line)
+                self._shaped += 1
+            for taker in sorted(takers):
+                facts = self._recognisers[taker].feed(line)
                 if facts:
                     yield from facts
-                    return
+                    break
 
 
 def _raw_lines(source: Source) -> Iterator[bytes]:

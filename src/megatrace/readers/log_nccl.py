@@ -50,7 +50,7 @@ _SETUP = (
     pattern(_K.NCCL, "no_ib", "Failed to open libibverbs", r"(?P<detail>Failed to open libibverbs\S*)"),
     pattern(_K.NCCL_SETUP, "network", "Using network", r"Using network (?P<network>[\w/ -]+)"),
     pattern(_K.NCCL_SETUP, "network", "NET/", r"NET/(?P<network>IB|Socket|OFI|UCX|\w+) ?: Using (?P<devices>.*)"),
-    pattern(_K.NCCL_SETUP, "version", "NCCL version", r"NCCL version (?P<version>[\d.]+)"),
+    pattern(_K.NCCL_SETUP, "version", "NCCL version", r"^NCCL version (?P<version>[\d.]+)"),
     pattern(_K.NCCL_SETUP, "gdr", "GPU Direct RDMA", r"GPU Direct RDMA (?P<state>Enabled|Disabled) for (?:HCA|GPU) ?(?P<detail>.*)"),
     pattern(_K.NCCL_SETUP, "env", "set by environment", r"(?P<key>NCCL_\w+) set by environment to (?P<to>.*)"),
     pattern(_K.NCCL_SETUP, "init", "ncclCommInitRank", r"comm (?P<comm>0x\w+) rank (?P<comm_rank>\d+) nranks (?P<nranks>\d+).*?(?P<state>Init START|Init COMPLETE|$)"),

@@ -60,9 +60,10 @@ class Training:
     """See the module."""
 
     needles: tuple[str, ...] = (
-        "iteration ", "time (ms)", "across ranks", "time (s)", "SamplesPerSec", "samples/sec", "Time", "Data", "data_time", "tps:", "step_timing", "step_time", "Straggler", "straggler",
-        "relative performance", "individual performance", "lowest rank", "step", "Step", "iter", "checkpoint", " rank ", "nan", "NaN", "OVERFLOW",
-    )  # fmt: skip
+        "iteration ", "time (ms)", "time (s)", "across ranks", "SamplesPerSec", "samples/sec", "Time", "data_time", "tps:", "step_timing",
+        "step_time", "step time", "iter_time", "iter time", "traggler", "relative performance", "individual performance", "lowest rank",
+        "checkpoint", "nan", "NaN", "OVERFLOW", " rank ", "Step time", "Iter time", "time_per_iter", "time per iter",
+    )  # fmt: skip  # fmt: skip
 
     def __init__(self) -> None:
         self._held: Line | None = None
