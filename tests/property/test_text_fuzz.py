@@ -21,8 +21,9 @@ from megatrace.reports.jsonfile import to_json
 from megatrace.reports.terminal import render
 from tests.unit.log_cases import position, timeout, xid
 
-RUNS = int(os.environ.get("MEGATRACE_FUZZ_RUNS", "400"))
-"""A reader's share where nobody asks for more: some seconds."""
+FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+RUNS = int(os.environ.get("MEGATRACE_FUZZ_RUNS") or (60_000 if FUZZ else 2_400))
+"""A reader's share: with the other readers' 20,000 in `make test`, a million and more in `make fuzz`."""
 LOG = (
     timeout(13, 216)
     + position(13, 216, 220, 215)
