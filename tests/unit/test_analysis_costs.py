@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from megatrace.analysis import costs as cost_tables
-from megatrace.analysis.costs import Costs, normal_work, quick_level, tabulate_costs, usual_time
+from megatrace.analysis.costs import COUNTS, Costs, normal_work, quick_level, tabulate_costs, usual_time
 from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.member import late_member
 from megatrace.analysis.reductions import median
-from megatrace.analysis.suspects import COUNTS, Cause, find_suspects
+from megatrace.analysis.suspects import Cause, find_suspects
 from megatrace.analysis.windows import Span, spans
 from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import Status
@@ -242,7 +242,14 @@ def test_a_late_loader_is_suspected_of_its_entry() -> None:
 def test_noise_makes_no_suspect_worth_a_word() -> None:
     for seed in range(5):
         costs = costs_of(PLAIN, steady_work(PLAIN, 20, replicas=4, members=2, noise=0.02, seed=seed))
-        assert all(suspect.lost.max() < COUNTS * costs.usual for suspect in find_suspects(costs))
+        assert all(suspect.lost.max() < costs.counts for suspect in find_suspects(costs))
+
+
+def test_what_a_host_waits_for_its_turn_counts_nowhere() -> None:
+    work = steady_work(PLAIN, 20)
+    usual, quick = costs_of(PLAIN, work), costs_of(PLAIN, work / 100)
+    assert usual.counts == COUNTS * usual.usual > 0.01
+    assert quick.counts == 0.003 > COUNTS * quick.usual
 
 
 # --- windows ---

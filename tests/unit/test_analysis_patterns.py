@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from megatrace.analysis.patterns import find_patterns
 from megatrace.analysis.restless import find_restless
 from megatrace.analysis.scatter import _levelled, find_scatter
-from megatrace.analysis.suspects import COUNTS, find_suspects
+from megatrace.analysis.suspects import find_suspects
 from megatrace.model.finding import Kind
 from megatrace.model.job import ScheduleKind
 from megatrace.model.schedule import Schedule
@@ -35,7 +35,7 @@ def test_uneven_micro_batches_are_imbalance_and_nobodys_fault() -> None:
         assert found is not None
         assert found.kind is Kind.IMBALANCE
         assert found.spread > 0.2
-        assert all(suspect.lost.max() < COUNTS * regular.usual for suspect in find_suspects(regular))
+        assert all(suspect.lost.max() < regular.counts for suspect in find_suspects(regular))
 
 
 def test_a_culprit_among_uneven_micro_batches_still_shows() -> None:
@@ -133,7 +133,7 @@ def test_a_stage_that_grew_in_all_its_places_is_imbalance() -> None:
     assert [(pattern.kind, pattern.stage) for pattern in patterns] == [(Kind.IMBALANCE, 2)]
     assert patterns[0].ratio == pytest.approx(1.4, abs=0.02)
     assert np.flatnonzero(patterns[0].lost > 0.01).tolist() == list(range(8, 20))
-    assert all(suspect.lost.max() < COUNTS * costs.usual for suspect in find_suspects(costs))
+    assert all(suspect.lost.max() < costs.counts for suspect in find_suspects(costs))
 
 
 def test_a_culprit_inside_a_pattern_still_shows() -> None:
@@ -167,7 +167,7 @@ def test_a_job_that_is_slower_everywhere_at_once_is_uniform() -> None:
     patterns, costs = find_patterns(costs_of(PLAIN, work))
     assert [pattern.kind for pattern in patterns] == [Kind.SLOW_UNIFORM]
     assert np.flatnonzero(patterns[0].lost > 0.01).tolist() == list(range(12, 20))
-    assert all(suspect.lost.max() < COUNTS * costs.usual for suspect in find_suspects(costs))
+    assert all(suspect.lost.max() < costs.counts for suspect in find_suspects(costs))
 
 
 def test_a_quiet_job_has_no_pattern() -> None:

@@ -32,6 +32,13 @@ RARE = 0.03
 PEERS = 3
 
 
+# A fault counts where it costs 5 % of the iteration (the scoring rule).
+COUNTS = 0.05
+# Linux lets a process wait for its turn about as long as this; where iterations are so short that it is 5 %
+# of them, what any host meets would look like a fault.
+SLICE_S = 0.003
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
     """K usable iterations of S stages × D replicas × M members × T tasks; seconds.
@@ -66,6 +73,11 @@ class Costs:
     measured: F8
     usual: float
     quiet: NDArray[np.bool_] | None = None
+
+    @property
+    def counts(self) -> float:
+        """Seconds an iteration from which on a delay counts."""
+        return max(COUNTS * self.usual, SLICE_S)
 
     @property
     def excess(self) -> F8:

@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.analysis.costs import Costs, own_normal
+from megatrace.analysis.costs import COUNTS, Costs, own_normal
 from megatrace.analysis.scatter import find_scatter
-from megatrace.analysis.suspects import COUNTS
 from megatrace.model.finding import Kind, Severity
 
 F8 = NDArray[np.float64]
@@ -88,7 +87,7 @@ def _grown_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
         chosen[stage] = True
         relative = costs.relative_to(np.array(own))
         lost = np.where(mine, relative.with_work(chosen) - relative.ideal(), 0.0)
-        if lost.max() < COUNTS * costs.usual:
+        if lost.max() < costs.counts:
             continue
         grown = 1 + float(np.median(share[mine, stage]))
         text = f"all {d * m} places of stage {stage} became {grown:.2f}× as long together"
@@ -111,13 +110,13 @@ def _long_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
     for stage in range(s):
         ratio = float(level[stage] / max(usual, 1e-9))
         already = float(np.median(costs.excess[:, stage]))  # on its way to be judged as a place's own
-        if ratio < STAGE_LONGER or already >= COUNTS * costs.usual:
+        if ratio < STAGE_LONGER or already >= costs.counts:
             continue
         scaled = costs.work.copy()
         scaled[:, stage] /= ratio
         actual = costs.makespan(costs.work, costs.comm, costs.transfer)
         lost = np.maximum(actual - costs.makespan(scaled, costs.comm, costs.transfer), 0.0)
-        if np.median(lost) >= COUNTS * costs.usual:
+        if np.median(lost) >= costs.counts:
             places = f"all {d * m} places of stage {stage} work" if d * m > 1 else f"stage {stage} works"
             text = f"{places} {ratio:.2f}× as long as the median stage"
             text += ", in every iteration"
@@ -138,7 +137,7 @@ def _everywhere(costs: Costs) -> tuple[list[Pattern], Costs]:
     lost = np.where(
         together, relative.makespan(costs.work, costs.comm, costs.transfer) - relative.ideal(), 0.0
     )
-    if lost.max() < COUNTS * costs.usual:
+    if lost.max() < costs.counts:
         return [], costs
     part = float(np.mean(share[together] >= COUNTS / 2))
     text = f"{100 * part:.0f} % of the places are slower at once"

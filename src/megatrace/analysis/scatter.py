@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from megatrace.analysis.costs import Costs, normal_work, own_normal
 from megatrace.analysis.reductions import median
 from megatrace.analysis.restless import find_restless
-from megatrace.analysis.suspects import COUNTS
 from megatrace.model.finding import Kind
 from megatrace.model.schedule import Phase, Schedule
 
@@ -65,7 +64,7 @@ def find_scatter(costs: Costs) -> tuple[Scatter | None, Costs]:
     # A task that is long in every iteration is so by its place in the schedule.
     regular = np.maximum(typical, costs.normal)
     lost = np.maximum(actual - costs.makespan(regular, costs.normal_comm, costs.normal_transfer), 0.0)
-    hit = lost >= COUNTS * costs.usual
+    hit = lost >= costs.counts
     if hit.mean() < OFTEN or hit.sum() < 2:
         return _restless(costs)
     uneven = _common_share(ratio, schedule)
@@ -88,7 +87,7 @@ def _restless(costs: Costs) -> tuple[Scatter | None, Costs]:
     if found is None:
         return None, costs
     lost, spread = found
-    if np.mean(lost >= COUNTS * costs.usual) < ALWAYS:
+    if np.mean(lost >= costs.counts) < ALWAYS:
         return None, costs
     text = f"the same task takes another time every iteration, by {100 * spread:.1f} %, on most places"
     return Scatter(Kind.JITTER, lost, text, spread), costs
@@ -104,7 +103,7 @@ def _staggered(costs: Costs) -> Scatter | None:
     lost = np.maximum(
         costs.makespan(costs.normal, costs.normal_comm + costs.stagger, costs.normal_transfer) - ideal, 0.0
     )
-    hit = lost >= COUNTS * costs.usual
+    hit = lost >= costs.counts
     if hit.mean() < OFTEN or hit.sum() < 2:
         return None
     share = float(

@@ -27,7 +27,7 @@ from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.slow_kinds import is_path, judge
 from megatrace.analysis.slow_nodes import host_findings
 from megatrace.analysis.slow_scene import SlowContext
-from megatrace.analysis.suspects import COUNTS, LOOKS, Cause, Suspect, find_suspects
+from megatrace.analysis.suspects import LOOKS, Cause, Suspect, find_suspects
 from megatrace.analysis.traffic import traffic_of_all
 from megatrace.analysis.unsteady import find_unsteady
 from megatrace.analysis.windows import Span, spans
@@ -83,7 +83,7 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     suspects = _unexplained(context, _repeated(suspects, remaining, places, once), jitter)
     for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
-    worth = 0.5 * COUNTS * costs.usual
+    worth = 0.5 * costs.counts
     kept = [f for f in findings if f is not None and (f.impact.seconds_lost or 0.0) >= worth]
     kept.sort(key=lambda finding: -(finding.impact.seconds_lost or 0.0))
     note = None if any(f.kind is Kind.SLOW_NETWORK for f in kept) else traffic_of_all(context)
@@ -104,7 +104,7 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int, once: bool
     """
     kept: list[Suspect] = []
     for suspect in suspects:
-        if suspect.lost.max() < COUNTS * costs.usual:
+        if suspect.lost.max() < costs.counts:
             continue
         mine = suspect.affected(costs.usual)
         count = int(mine.sum())
@@ -263,12 +263,12 @@ def _one_endpoint(context: SlowContext, a: Suspect, b: Suspect) -> bool:
 def _suspect_findings(context: SlowContext, group: list[Suspect]) -> list[Finding]:
     lead = group[0]
     lost = np.max([suspect.lost for suspect in group], axis=0)
-    affected = lost >= 0.5 * COUNTS * context.costs.usual
+    affected = lost >= 0.5 * context.costs.counts
     found: list[Finding] = []
     for span in spans(affected):
         inside = np.arange(span.first, span.last + 1)
         mean = float(lost[inside[affected[inside]]].mean())
-        if mean < (ONCE if span.affected == 1 else COUNTS) * context.costs.usual:
+        if mean < max(ONCE * context.costs.usual if span.affected == 1 else 0.0, context.costs.counts):
             continue  # noise lengthens single iterations a little
         found.append(_finding(context, group, lead, lost, span, affected))
     return found
@@ -357,7 +357,7 @@ def _exonerated(context: SlowContext, group: list[Suspect], hit: NDArray[np.intp
 
 def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
     costs = context.costs
-    affected = pattern.lost >= 0.5 * COUNTS * costs.usual
+    affected = pattern.lost >= 0.5 * costs.counts
     if not affected.any():
         return None
     hit = np.flatnonzero(affected)
@@ -365,7 +365,7 @@ def _pattern_finding(context: SlowContext, pattern: Pattern) -> Finding | None:
     if pattern.kind is Kind.SLOW_STORAGE:
         status = Status.INTERMITTENT  # pauses, with usual iterations between them
     whole = Span(int(hit[0]), int(hit[-1]), len(hit), status)
-    if pattern.lost[hit].mean() < COUNTS * costs.usual:
+    if pattern.lost[hit].mean() < costs.counts:
         return None
     seconds, usual, slow_iteration = slow_scene.cost(costs, pattern.lost, hit)
     finding = Finding(

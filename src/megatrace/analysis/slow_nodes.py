@@ -17,7 +17,6 @@ from megatrace.analysis.costs import Costs
 from megatrace.analysis.hosts import normal_on_good_hosts, slow_hosts
 from megatrace.analysis.slow_kinds import is_hidden
 from megatrace.analysis.slow_scene import ALWAYS, SlowContext
-from megatrace.analysis.suspects import COUNTS
 from megatrace.analysis.windows import Span, spans
 from megatrace.model.finding import Evidence, Finding, Kind, Severity, Where
 
@@ -40,10 +39,10 @@ def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
         places = np.asarray(mask if by_rank else mask.any(axis=2, keepdims=True))
         starved = hosts.starved[:, mask].mean(axis=1) >= 0.5
         lost = np.where(starved, costs.with_work(places) - costs.ideal(), 0.0)
-        for span in spans(starved & (lost >= 0.5 * COUNTS * costs.usual)):
+        for span in spans(starved & (lost >= 0.5 * costs.counts)):
             hit = np.arange(span.first, span.last + 1)
             hit = hit[starved[hit]]
-            if lost[hit].mean() < COUNTS * costs.usual:
+            if lost[hit].mean() < costs.counts:
                 continue
             ranks = tuple(sorted(int(rank) for rank in context.table.grid[mask]))
             pace = float(np.median(hosts.ratio[hit][:, mask]))

@@ -20,8 +20,7 @@ from megatrace.analysis.costs import Costs
 
 F8 = NDArray[np.float64]
 
-# A fault counts where it costs 5 % of the iteration (the scoring rule); half of it opens an inspection.
-COUNTS = 0.05
+# Share of the iteration that opens an inspection: half of what counts.
 LOOKS = 0.025
 # Lateness below this share of what an iteration is longer for all is the spread of a common pause.
 UNEVEN = 0.2

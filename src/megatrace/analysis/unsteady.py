@@ -19,7 +19,6 @@ from megatrace.analysis.flat import EXPLAINS, host_lateness
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.patterns import Pattern
 from megatrace.analysis.phases import PhaseTable
-from megatrace.analysis.suspects import COUNTS
 from megatrace.analysis.work import WorkTable, iteration_times
 from megatrace.model.finding import Kind
 
@@ -47,7 +46,7 @@ def find_unsteady(
         late = (total - typical[:, None, None, None]).reshape(k, -1)
         # Ranks that save a checkpoint do not end together: nothing is to be read from such an iteration.
         times, _ = iteration_times(resolved, table.t0)
-        paused = (times - table.iteration)[costs.iterations] > COUNTS * costs.usual
+        paused = (times - table.iteration)[costs.iterations] > costs.counts
         traffic = np.median((costs.sync - costs.normal_sync).reshape(k, -1), axis=1)
         lost = np.where(paused, 0.0, np.maximum(costs.measured - typical - traffic, 0.0))
     else:
@@ -56,7 +55,7 @@ def find_unsteady(
         longer = costs.measured - costs.usual
         # A checkpoint of all lengthens an iteration by more than anybody's lateness.
         lost = np.where(late.max(axis=1) >= EXPLAINS * longer, np.clip(longer, 0.0, late.max(axis=1)), 0.0)
-    hit = np.flatnonzero(lost >= COUNTS * costs.usual)
+    hit = np.flatnonzero(lost >= costs.counts)
     if late.shape[1] < 3 or len(hit) < max(3, OFTEN * k) or _same_places(late[hit]) >= SAME:
         return [], costs
     slowest = len(np.unique(late[hit].argmax(axis=1)))
