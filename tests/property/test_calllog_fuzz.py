@@ -26,7 +26,8 @@ from megatrace.readers.calllog_numpy import NumpyParser
 from megatrace.readers.source import ReadOptions, Source
 from tests.property.calllog_corpus import damaged_log, fitted, line
 
-RUNS = int(os.environ.get("MEGATRACE_FUZZ_RUNS", "300"))
+FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+RUNS = int(os.environ.get("MEGATRACE_FUZZ_RUNS") or (20_000 if FUZZ else 300))
 SMALL = 4096
 """A buffer that most logs overflow, so that lines end in every relation to a block's end."""
 
