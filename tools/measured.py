@@ -37,9 +37,10 @@ written (`benchmarks/accuracy/scoring.py`):
   **ambiguous** is the share of answers with an unseparated group where the source could separate;
   **located** counts hangs whose iteration, stage, micro-batch and phase are right.
 
-To repeat: `make bench-accuracy` for all, and for one case
-`python -m benchmarks.accuracy --case FAULT:LAYOUT:SEED --verbose`. Misses of these seeds were looked at while
-the analysis was mended; for seeds that nobody has seen, `--seed-base N`.
+To repeat: the command below for all, and for one case
+`python -m benchmarks.accuracy --case FAULT:LAYOUT:SEED --verbose`. These seeds were scored once and looked at
+only afterwards: the analysis had been mended on the misses of other seeds. Who mends it on the misses listed
+here records the next figures on seeds that nobody has seen, with `--seed-base N`.
 """
 SPEED = """\
 Goals are ratios to something that the same process measured in the same run (reading the input once, a plain
