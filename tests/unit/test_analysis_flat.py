@@ -57,7 +57,7 @@ def test_a_pause_of_seconds_is_nobodys_and_storages() -> None:
     assert pattern.lost[3] == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize(("seconds", "noted"), [(1.8, 0), (2.2, 1), (3.8, 1)])
+@pytest.mark.parametrize(("seconds", "noted"), [(1.8, 0), (2.2, 1), (4.4, 1)])
 def test_what_a_checkpoint_may_cost_is_noted_at_most(seconds: float, noted: int) -> None:
     times = np.ones(12)
     times[[3, 8]] = seconds

@@ -208,3 +208,14 @@ def test_a_snapshot_in_the_middle_of_a_pause_is_no_hang(seed: int) -> None:
     trace = simulate(scenario).trace
     for one in (trace, weak(trace)):
         assert judge(one, scenario, proven=False).findings == ()
+
+
+def test_who_came_to_its_next_call_alone_is_blamed_and_not_those_who_lack_it() -> None:
+    # Rank 5 left out a call of all, so it is in the next one of its replicas, which they all lack.
+    skipped = SkippedCollective(rank=5, iteration=2, micro_batch=5, phase=Phase.SYNC, call=0)
+    scenario = Scenario(tp=2, dp=8, iterations=5, seed=80388, faults=(skipped,))
+    whole = simulate(scenario).trace
+    for trace in (whole, weak(whole)):
+        (finding,) = judge(trace, scenario).findings
+        assert finding.culprits.ranks == (5,)
+        assert Kind.MISSING_CALL in (finding.kind, *finding.kind_alternatives)

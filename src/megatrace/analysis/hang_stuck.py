@@ -147,6 +147,11 @@ class Stuck:
         holders = self.scene.graph.holders(instance)
         return tuple(sorted(rank for rank, why in holders if why is Hold.ABSENT and rank >= 0))
 
+    def _behind(self, instance: int) -> tuple[int, ...]:
+        """Rank indices whose queue holds the call behind another: their devices have not come to it."""
+        holders = self.scene.graph.holders(instance)
+        return tuple(sorted(rank for rank, why in holders if why is Hold.QUEUED and rank >= 0))
+
     def mismatch(self, roots: list[Root]) -> Claim:
         """Members of a communicator called different things under one number."""
         mismatch = roots[0].mismatch
@@ -195,7 +200,7 @@ class Stuck:
     def cycle(self, roots: list[Root]) -> Claim:
         """Ranks wait for each other in a circle; the few who entered it the other way round did it."""
         root = roots[0]
-        absent = {instance: self._absent(instance) for instance in root.instances}
+        absent = {instance: self._absent(instance) or self._behind(instance) for instance in root.instances}
         sizes = self.scene.frontier.members.counts()
         order = sorted(
             absent,

@@ -19,8 +19,8 @@ from megatrace.model.finding import Kind, Severity
 F8 = NDArray[np.float64]
 
 # Writing a rank's share (some 10 GB) to a shared file system at a few GB/s, or copying it to host memory for
-# writing later, stops a job for less than this.
-SECONDS = 3.0
+# writing later, takes up to 3 s; all wait for the slowest rank, which takes a tenth and more longer.
+SECONDS = 3.5
 # Pauses worth a note; shorter ones nobody would look into.
 NOTED = 1.0
 # Once is a start of something; twice is a habit.
