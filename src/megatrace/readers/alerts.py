@@ -7,16 +7,14 @@ in an end in the near future for alerts that fire: a deadline for the next messa
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
-from megatrace.errors import TraceError
-from megatrace.model.events import Events
 from megatrace.model.series import FactKind, LogFact, Value
-from megatrace.model.trace import Coverage, InputInfo, Trace
+from megatrace.model.trace import Trace
 from megatrace.readers import registry
 from megatrace.readers.log_clean import iso_ns
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.readers.statements import Statements
 
 MAX_BYTES = 64 << 20
 MAX_ALERTS = 20_000
@@ -29,9 +27,7 @@ class AlertsReader:
 
     def __init__(self, options: ReadOptions) -> None:
         self._limit = min(options.max_file_bytes, MAX_BYTES)
-        self._facts: list[LogFact] = []
-        self._inputs: list[InputInfo] = []
-        self._notes: list[str] = []
+        self._read = Statements("alerts")
 
     def refuses(self, head: bytes) -> str | None:
         """JSON with alerts in it."""
@@ -49,24 +45,15 @@ class AlertsReader:
         try:
             found, notes = _alerts(json.loads(data))
         except (ValueError, RecursionError) as error:
-            self._notes.append(f"{source.name} was not read: it is cut or damaged ({str(error)[:100]}).")
+            self._read.notes.append(f"{source.name} was not read: it is cut or damaged ({str(error)[:100]}).")
             return
-        self._notes += [f"{source.name}: {note}" for note in notes]
-        self._facts += [replace(fact, source=source.name) for fact in found[:MAX_ALERTS]]
-        fields = (
-            ("shape", f"payload of {len(found):,} alert{'s' if len(found) != 1 else ''}"),
-            ("lines", 0),
-            ("stated", len(found)),
-        )
-        self._facts.append(LogFact(FactKind.LINES, "", name="read", fields=fields, source=source.name))
-        self._inputs.append(InputInfo(source.name, "alerts", frozenset(), 0))
+        self._read.notes += [f"{source.name}: {note}" for note in notes]
+        shape = f"payload of {len(found):,} alert{'s' if len(found) != 1 else ''}"
+        self._read.take(source.name, found[:MAX_ALERTS], shape=shape, lines=0, stated=len(found))
 
     def finish(self) -> Trace:
         """A Trace of facts. Raises TraceError where no payload could be read."""
-        if not self._inputs:
-            raise TraceError(" ".join(self._notes) or "no alert was read")
-        trace = Trace(Events.empty(), coverage=Coverage(notes=tuple(self._notes)), facts=tuple(self._facts))
-        return replace(trace, inputs=tuple(self._inputs))
+        return self._read.trace(" ".join(self._read.notes) or "no alert was read")
 
 
 def _alerts(data: Any) -> tuple[list[LogFact], list[str]]:

@@ -12,13 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, islice
 
-from megatrace.errors import TraceError
-from megatrace.model.events import Events
 from megatrace.model.series import FactKind, LogFact
-from megatrace.model.trace import Coverage, InputInfo, Trace
+from megatrace.model.trace import Trace
 from megatrace.readers import registry
 from megatrace.readers.log_clean import clean, unwrapped, wrap_width
 from megatrace.readers.log_kernel import kernel
@@ -31,6 +28,7 @@ from megatrace.readers.log_python import Python
 from megatrace.readers.log_torch import Torch
 from megatrace.readers.log_training import Training
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.readers.statements import Statements
 
 MAX_FACTS = 200_000
 """Of one reading: what a person can be told is a few sentences; more would only fill the memory."""
@@ -74,10 +72,7 @@ class LogReader:
     """See ``readers.Reader``."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._facts: list[LogFact] = []
-        self._inputs: list[InputInfo] = []
-        self._notes: list[str] = []
-        self._lines = 0
+        self._read = Statements("log")
         self._refused = ""
 
     def refuses(self, head: bytes) -> str | None:
@@ -101,43 +96,47 @@ class LogReader:
         reading = _Reading(source.name, source.modified)
         kept: Counter[tuple[FactKind, str]] = Counter()
         left_out = 0
+        found: list[LogFact] = []
+        room = MAX_FACTS - len(self._read.facts)
         for fact in reading.facts(_raw_lines(source)):
             key = (fact.kind, fact.name)
-            if len(self._facts) < MAX_FACTS and kept[key] < MAX_SAME:
+            if len(found) < room and kept[key] < MAX_SAME:
                 kept[key] += 1
-                self._facts.append(fact)
+                found.append(fact)
             else:
                 left_out += 1
         if left_out:
-            self._notes.append(
+            self._read.notes.append(
                 f"{source.name}: {left_out:,} further lines of the same kinds were only counted."
             )
         if source.damage:
-            self._notes.append(f"{source.name} {source.damage}: what stands before it was read.")
-        self._lines += reading.lines
+            self._read.notes.append(f"{source.name} {source.damage}: what stands before it was read.")
         shape = reading.shapes.most_common(1)[0][0] if reading.shapes else ""
         stated = sum(kept.values())
         if not stated and not shape:
             self._refused = f"{source.name} was not read: none of its {reading.lines:,} lines is known."
-            self._notes.append(self._refused)
+            self._read.notes.append(self._refused)
             return
-        self._notes.append(
+        self._read.notes.append(
             f"{source.name}: {stated:,} of {reading.lines:,} lines state something known; "
             "the others are no evidence."
         )
         if shape == "syslog":
-            self._notes.append(f"{source.name}: its lines have no year; it is taken from the file's date.")
-        ranks = {fact.rank for fact in self._facts if fact.rank is not None and fact.source == source.name}
-        self._inputs.append(InputInfo(source.name, "log", frozenset(), len(ranks)))
-        note = ("shape", _SHAPES.get(shape, "log")), ("lines", reading.lines), ("stated", stated)
-        self._facts.append(LogFact(FactKind.LINES, "", name="read", fields=note, source=source.name))
+            self._read.notes.append(
+                f"{source.name}: its lines have no year; it is taken from the file's date."
+            )
+        self._read.take(
+            source.name,
+            found,
+            shape=_SHAPES.get(shape, "log"),
+            lines=reading.lines,
+            stated=stated,
+            ranks=len({fact.rank for fact in found if fact.rank is not None}),
+        )
 
     def finish(self) -> Trace:
         """A Trace of facts. Raises TraceError where no file held a line that is known."""
-        if not self._inputs:
-            raise TraceError(self._refused or "no line was read")
-        trace = Trace(Events.empty(), coverage=Coverage(notes=tuple(self._notes)), facts=tuple(self._facts))
-        return replace(trace, inputs=tuple(self._inputs))
+        return self._read.trace(self._refused or "no line was read")
 
 
 class _Reading:

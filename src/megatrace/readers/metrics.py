@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 
-from megatrace.errors import TraceError
-from megatrace.model.events import Events
 from megatrace.model.series import FactKind, LogFact, Value
-from megatrace.model.trace import Coverage, InputInfo, Trace
+from megatrace.model.trace import Trace
 from megatrace.readers import registry
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.readers.statements import Statements
 
 MAX_BYTES = 256 << 20
 MAX_FACTS = 100_000
@@ -35,9 +33,7 @@ class MetricsReader:
 
     def __init__(self, options: ReadOptions) -> None:
         self._limit = min(options.max_file_bytes, MAX_BYTES)
-        self._facts: list[LogFact] = []
-        self._inputs: list[InputInfo] = []
-        self._notes: list[str] = []
+        self._read = Statements("metrics")
 
     def refuses(self, head: bytes) -> str | None:
         """HELP or TYPE comments, or nothing but samples."""
@@ -54,38 +50,32 @@ class MetricsReader:
     def add(self, source: Source) -> None:
         """Reads one scrape."""
         text = source.read_whole(self._limit).decode("utf-8", "replace")
-        samples, others, kept = 0, set(), 0
+        samples = 0
+        others: set[str] = set()
+        found: list[LogFact] = []
+        room = MAX_FACTS - len(self._read.facts)
         for line in text.split("\n"):
             match = _SAMPLE.match(line.strip()) if line[:1] != "#" else None
             if match is None:
                 continue
             samples += 1
-            if not _WANTED.match(match[1]) or len(self._facts) >= MAX_FACTS:
+            if not _WANTED.match(match[1]) or len(found) >= room:
                 others.add(match[1])
                 continue
             labels = dict(_LABEL.findall(match[2] or ""))
-            kept += 1
-            self._facts.append(_fact(match[1], labels, match[3], source.name))
+            found.append(_fact(match[1], labels, match[3]))
         if not samples:
-            self._notes.append(f"{source.name} was not read: it holds no sample.")
+            self._read.notes.append(f"{source.name} was not read: it holds no sample.")
             return
-        fields = (
-            ("shape", f"exposition: {samples:,} samples, {len(others):,} other names ignored"),
-            ("lines", 0),
-            ("stated", kept),
-        )
-        self._facts.append(LogFact(FactKind.LINES, "", name="read", fields=fields, source=source.name))
-        self._inputs.append(InputInfo(source.name, "metrics", frozenset(), 0))
+        shape = f"exposition: {samples:,} samples, {len(others):,} other names ignored"
+        self._read.take(source.name, found, shape=shape, lines=0, stated=len(found))
 
     def finish(self) -> Trace:
         """A Trace of facts. Raises TraceError where there was no sample."""
-        if not self._inputs:
-            raise TraceError(" ".join(self._notes) or "no sample was read")
-        trace = Trace(Events.empty(), coverage=Coverage(notes=tuple(self._notes)), facts=tuple(self._facts))
-        return replace(trace, inputs=tuple(self._inputs))
+        return self._read.trace(" ".join(self._read.notes) or "no sample was read")
 
 
-def _fact(name: str, labels: dict[str, str], said: str, source: str) -> LogFact:
+def _fact(name: str, labels: dict[str, str], said: str) -> LogFact:
     number = (
         float(said)
         if said.lower().lstrip("+-") not in ("nan", "inf") and said.count(".") < 2 and said.strip("+-.")
@@ -99,6 +89,4 @@ def _fact(name: str, labels: dict[str, str], said: str, source: str) -> LogFact:
         for key in ("UUID", "uuid", "GPU_I_ID", "GPU_I_PROFILE", "modelName", "device", "port", "job", "gpu")
         if key in labels
     ]
-    return LogFact(
-        FactKind.METRIC, name, name=name, node=node, device=device, fields=tuple(fields), source=source
-    )
+    return LogFact(FactKind.METRIC, name, name=name, node=node, device=device, fields=tuple(fields))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import replace
 
-from megatrace.errors import TraceError
-from megatrace.model.events import Events
 from megatrace.model.series import FactKind, LogFact
-from megatrace.model.trace import Coverage, InputInfo, Trace
+from megatrace.model.trace import Trace
 from megatrace.readers import registry
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.readers.statements import Statements
 
 MAX_BYTES = 256 << 20
 MAX_ROWS = 200_000
-MAX_RANK = 10_000_000
 _RANK = ("rank", "global_rank", "rank_id", "ranks", "worker", "gpu_rank")
 _UNITS = {"ms": 1.0, "s": 1000.0, "sec": 1000.0, "seconds": 1000.0, "us": 0.001, "ns": 1e-6}
 
@@ -26,9 +23,7 @@ class RankTimesReader:
 
     def __init__(self, options: ReadOptions) -> None:
         self._limit = min(options.max_file_bytes, MAX_BYTES)
-        self._facts: list[LogFact] = []
-        self._inputs: list[InputInfo] = []
-        self._notes: list[str] = []
+        self._read = Statements("ranktimes")
 
     def refuses(self, head: bytes) -> str | None:
         """A header with a column of ranks and another one."""
@@ -56,22 +51,16 @@ class RankTimesReader:
                 continue
             found += _row(columns, cells, at, int(rank), number)
         if not found:
-            self._notes.append(f"{source.name} was not read: no row has a rank and a number.")
+            self._read.notes.append(f"{source.name} was not read: no row has a rank and a number.")
             return
-        self._facts += [replace(fact, source=source.name) for fact in found]
-        fields = ("shape", "table of times per rank"), ("lines", len(lines)), ("stated", len(found))
-        self._facts.append(LogFact(FactKind.LINES, "", name="read", fields=fields, source=source.name))
-        ranks = len({fact.rank for fact in found})
-        self._inputs.append(InputInfo(source.name, "ranktimes", frozenset(), ranks))
+        ranks, shape = len({fact.rank for fact in found}), "table of times per rank"
+        self._read.take(source.name, found, shape=shape, lines=len(lines), stated=len(found), ranks=ranks)
         if bad:
-            self._notes.append(f"{source.name}: {bad:,} rows without a rank were left out.")
+            self._read.notes.append(f"{source.name}: {bad:,} rows without a rank were left out.")
 
     def finish(self) -> Trace:
         """A Trace of facts. Raises TraceError where no table could be read."""
-        if not self._inputs:
-            raise TraceError(" ".join(self._notes) or "no table was read")
-        trace = Trace(Events.empty(), coverage=Coverage(notes=tuple(self._notes)), facts=tuple(self._facts))
-        return replace(trace, inputs=tuple(self._inputs))
+        return self._read.trace(" ".join(self._read.notes) or "no table was read")
 
 
 def _cells(line: str) -> list[str]:

@@ -9,14 +9,12 @@ Does not judge, and does not run the tools: ``collect`` and the health checks do
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from megatrace.errors import TraceError
-from megatrace.model.events import Events
-from megatrace.model.series import FactKind, LogFact
-from megatrace.model.trace import Coverage, InputInfo, Trace
+from megatrace.model.series import LogFact
+from megatrace.model.trace import Trace
 from megatrace.readers import registry
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.readers.statements import Statements
 from megatrace.readers.tool_disk import is_smart, read_smart
 from megatrace.readers.tool_links import is_nvlink, is_topology, read_nvlink, read_topology
 from megatrace.readers.tool_pci import is_lspci, read_lspci
@@ -51,9 +49,7 @@ class ToolReader:
 
     def __init__(self, options: ReadOptions) -> None:
         self._limit = min(options.max_file_bytes, MAX_BYTES)
-        self._facts: list[LogFact] = []
-        self._inputs: list[InputInfo] = []
-        self._notes: list[str] = []
+        self._read = Statements("tool")
 
     def refuses(self, head: bytes) -> str | None:
         """Whether one of the kinds knows it."""
@@ -67,21 +63,16 @@ class ToolReader:
         text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
         kind = kind_of(text)
         if kind is None:
-            self._notes.append(f"{source.name} was not read: it {source.damage or 'is cut'}.")
+            self._read.notes.append(f"{source.name} was not read: it {source.damage or 'is cut'}.")
             return
         try:
             found = kind[2](text)
         except (ValueError, RecursionError) as error:
-            self._notes.append(f"{source.name} was not read: it is damaged ({error}).")
+            self._read.notes.append(f"{source.name} was not read: it is damaged ({error}).")
             return
-        self._facts += [replace(fact, source=source.name) for fact in found]
-        fields = ("shape", f"output of {kind[0]}"), ("lines", text.count("\n") + 1), ("stated", len(found))
-        self._facts.append(LogFact(FactKind.LINES, "", name="read", fields=fields, source=source.name))
-        self._inputs.append(InputInfo(source.name, "tool", frozenset(), 0))
+        lines = text.count("\n") + 1
+        self._read.take(source.name, found, shape=f"output of {kind[0]}", lines=lines, stated=len(found))
 
     def finish(self) -> Trace:
         """A Trace of facts. Raises TraceError where no output could be read."""
-        if not self._inputs:
-            raise TraceError(" ".join(self._notes) or "no output of a tool was read")
-        trace = Trace(Events.empty(), coverage=Coverage(notes=tuple(self._notes)), facts=tuple(self._facts))
-        return replace(trace, inputs=tuple(self._inputs))
+        return self._read.trace(" ".join(self._read.notes) or "no output of a tool was read")
