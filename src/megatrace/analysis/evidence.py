@@ -33,6 +33,7 @@ processes, and drivers that print after they have given up."""
 STALE = 1_800 * NS_PER_S + SLACK
 """A cause this long before belongs to something else, as long as the longest usual watchdog (30 minutes)."""
 MAX_STEPS = 6
+"""Commands that are proposed: more nobody runs at night."""
 
 _JUDGES = (
     judge_gpus, judge_host, judge_failures, judge_torch, judge_nccl, judge_training, judge_tools, judge_alerts,

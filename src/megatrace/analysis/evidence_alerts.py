@@ -21,8 +21,9 @@ from megatrace.model.xid import xid
 BLANK = 2.0**31 - 17
 """DCGM's values for "not supported" and "no data" begin here (INT32 and INT64 blanks)."""
 HOT = 90
-"""Degrees from which data-centre GPUs throttle soon; memory stands more."""
+"""Degrees of the chip from which data-centre GPUs throttle soon."""
 HOT_MEMORY = 100
+"""Degrees of the memory, which is rated higher than the chip."""
 _SEVERITIES = {
     "critical": Severity.P1, "page": Severity.P1, "fatal": Severity.P1, "emergency": Severity.P1, "disaster": Severity.P1, "high": Severity.P1, "p0": Severity.P0, "p1": Severity.P1,
     "error": Severity.P2, "major": Severity.P2, "medium": Severity.P2, "average": Severity.P2, "warning": Severity.P2, "warn": Severity.P2, "p2": Severity.P2,

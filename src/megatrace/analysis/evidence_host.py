@@ -17,6 +17,7 @@ from megatrace.units import NS_PER_S, format_size
 FLAPS = 3
 """Losses of carrier within ten minutes from which a port flaps rather than was unplugged once."""
 FLAP_WINDOW = 600 * NS_PER_S
+"""A cable that is moved once comes back within it; a bad optic goes down again."""
 _KIB = 1024
 
 

@@ -16,6 +16,7 @@ from megatrace.model.trace import Trace
 from megatrace.units import NS_PER_S
 
 DAY = 86_400 * NS_PER_S
+"""Logs without a zone may be off by as much as half of it; what is further away is another incident."""
 YEAR_2000 = 946_684_800 * NS_PER_S
 """Smaller times count from a boot and cannot be compared with those of a log."""
 

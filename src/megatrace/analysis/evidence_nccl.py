@@ -43,7 +43,7 @@ STATUS = {
 }
 """Status of a completion: its name and what it means (rdma-core)."""
 _REGISTRATION = frozenset({1, 2, 4, 8, 9, 10, 11})
-_FLUSHED = 5
+_FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: what was queued when the queue pair failed, never the cause
 _COUNTERS = NextStep(
     "perfquery -x; ibstat; mlxlink -d MLX_DEVICE -m -c -e",
     "on both ends: port state, error counters, cable and optic",

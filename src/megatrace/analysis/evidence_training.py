@@ -28,6 +28,7 @@ NOISE = 4.0
 MOST = 0.5
 """Share of a step from which one part of it explains a slow step."""
 LEAST_POINTS = 4
+"""Steps from which a change can be told: of fewer the scatter is not known."""
 CLOSE = 0.02
 """Spread among ranks, below which no rank stands out: what clocks and noise do."""
 F8 = NDArray[np.float64]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatrace.analysis.waits_for import Hold, WaitsFor
+from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import NO_COMM, NO_PEER, Op
 from megatrace.model.layout import ParallelLayout
 
@@ -166,11 +166,3 @@ def _from_waiters(graph: WaitsFor, rank: int, held: list[int]) -> NextCall:
     src, dst = int(graph.pairs.src[pair]), int(graph.pairs.dst[pair])
     op, peer = (Op.SEND, dst) if src == own else (Op.RECV, src)
     return NextCall(op, NO_COMM, -1, peer, seen, False)
-
-
-def awaited_from(graph: WaitsFor, rank: int) -> list[int]:
-    """Rank indices that wait for a call that this rank (index) has not made, fewest first per call."""
-    waiters: list[int] = []
-    for instance in graph.hold_instance[(graph.hold_rank == rank) & (graph.hold_why == Hold.ABSENT)]:
-        waiters += [int(waiter) for waiter in graph.waiters(int(instance))]
-    return sorted(set(waiters))

@@ -32,8 +32,6 @@ PYTHONPATH = "PYTHONPATH"
 VERBS = "NCCL_IBVERBS_LIB"
 KERNELS = "MEGATRACE_NCCL_KERNELS"
 """Read by the plug-in: watch the kernels from the start on."""
-EXPORTED = (PRELOAD, PLUGIN, PYTHONPATH)
-"""What a person has to export who cannot start the job with ``megatrace run``."""
 
 SHARED_MEMORY = Path("/dev/shm")
 STARTUP = Path(__file__).resolve().parent / "startup"

@@ -18,7 +18,9 @@ from megatrace.readers.statements import Statements
 
 MAX_BYTES = 64 << 20
 MAX_ALERTS = 20_000
+"""A storm that takes a whole cluster down is some thousands; the rest is counted."""
 MAX_TEXT = 300
+"""Characters of a label or summary: what a line of the report holds, and some."""
 
 
 @registry.register("alerts", summary="Alertmanager webhooks and lists of alerts (JSON)")

@@ -34,7 +34,7 @@ _COLLECTIVE = re.compile(
 )
 _SHM = re.compile(r"(?P<detail>.*insufficient shared memory.*)")
 _TRACE = "Traceback (most recent call last)"
-MAX_FRAMES = 200
+MAX_FRAMES = 200  # kept of one stack: only a recursion has more, and repeats itself
 
 
 class Python:

@@ -16,7 +16,9 @@ from megatrace.readers.source import ReadOptions, Source
 from megatrace.readers.statements import Statements
 
 MAX_BYTES = 256 << 20
+"""A scrape is about 1 MB a node; this is one of a large federation."""
 MAX_FACTS = 100_000
+"""Samples that are kept: some hundred for each of a thousand GPUs."""
 _SAMPLE = re.compile(
     r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([-+]?(?:[0-9.]+(?:[eE][-+]?\d+)?|NaN|[Ii]nf))(?:\s+-?\d+)?\s*$",
     re.ASCII,

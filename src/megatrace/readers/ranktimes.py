@@ -13,6 +13,7 @@ from megatrace.readers.statements import Statements
 
 MAX_BYTES = 256 << 20
 MAX_ROWS = 200_000
+"""Three times the ranks of the largest job that is analysed."""
 _RANK = ("rank", "global_rank", "rank_id", "ranks", "worker", "gpu_rank")
 _UNITS = {"ms": 1.0, "s": 1000.0, "sec": 1000.0, "seconds": 1000.0, "us": 0.001, "ns": 1e-6}
 

@@ -15,7 +15,6 @@ import numpy as np
 from megatrace.model.ringformat import MAGIC, RECORD, SEGMENT, Ring, parse_ring
 
 ARROW = b"ARROW1"
-MAX_RECORDS = 1 << 26
 
 
 def is_ring(head: bytes, source: bytes) -> bool:

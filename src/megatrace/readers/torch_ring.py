@@ -28,6 +28,7 @@ SOURCE = b'"source": "torch"'
 CALL = 1
 WAITED = 1 << 7
 MAX_GROUPS_BYTES = 64 << 20
+"""A group of 65,536 ranks has 450 KB of members."""
 SIZES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2], np.int64)
 """Bytes of an element by NCCL's number of its type."""
 SEEN = frozenset(set(Observable) - {Observable.STREAM, Observable.DTYPE})
