@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from megatrace.model.events import UNSEEN, Events, Op
 from megatrace.model.finding import Kind, Verdict
+from megatrace.model.schedule import Phase
 from megatrace.model.trace import Observable
 from megatrace.simulator import (
     Capture,
     CheckpointStall,
     DataLoaderStall,
+    Delay,
+    DelayedMessage,
     GcPauses,
     Jitter,
     Scenario,
@@ -185,9 +189,56 @@ def test_a_slow_link_stretches_transfers_of_its_pair_only() -> None:
         assert transfer[0] == pytest.approx(expected, rel=0.05)
 
 
+def test_a_delay_lengthens_one_task_of_its_rank_once_an_iteration() -> None:
+    fault = Delay(
+        rank=5, delay_ms=70.0, micro_batch=2, phase=Phase.BACKWARD, first_iteration=2, last_iteration=3
+    )
+    with_it, without = (simulate(job(*faults)).truth for faults in ((fault,), ()))
+    more = with_it.work_ms - without.work_ms
+    expected = np.zeros_like(more)
+    expected[5, 2:4] = 70.0
+    np.testing.assert_allclose(more, expected, atol=1e-3)
+    assert with_it.iteration_ms[2] > without.iteration_ms[2] + 10
+    assert with_it.faults[0].answers["ring"].ranks == (5,)
+    assert with_it.faults[0].answers["text"].ranks == (4, 5)
+
+
+def test_a_delayed_message_is_late_once_an_iteration_on_its_path() -> None:
+    fault = DelayedMessage(rank=5, delay_ms=70.0, micro_batch=2, first_iteration=2, last_iteration=3)
+    taken = {}
+    for name, faults in (("late", (fault,)), ("usual", ())):
+        events = simulate(job(*faults, **QUIET)).trace.events
+        assert events.peer is not None
+        assert events.start is not None
+        assert events.end is not None
+        recv = np.flatnonzero((events.rank == 9) & (events.op == Op.RECV) & (events.peer == 5))
+        send = np.flatnonzero((events.rank == 5) & (events.op == Op.SEND) & (events.peer == 9))
+        taken[name] = (events.end[recv] - np.maximum(events.start[recv], events.start[send])) / 1e6
+    more = (taken["late"] - taken["usual"]).reshape(5, 4)
+    expected = np.zeros((5, 4))
+    expected[2:4, 2] = 70.0
+    np.testing.assert_allclose(more, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (DelayedMessage(rank=11, delay_ms=1.0), "forward of stage 2 has nobody to send to"),
+        (DelayedMessage(rank=0, delay_ms=1.0, phase=Phase.BACKWARD), "backward of stage 0 has nobody"),
+        (Delay(rank=0, delay_ms=1.0, phase=Phase.SYNC), "phase is sync: forward or backward"),
+    ],
+    ids=("last", "first", "phase"),
+)
+def test_a_delay_that_no_rank_can_have_is_refused(fault: Fault, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        job(fault)
+
+
 @pytest.mark.parametrize(
     "fault",
     [
+        Delay(rank=5, delay_ms=90.0),
+        DelayedMessage(rank=5, delay_ms=90.0),
         SlowNic(rank=5, factor=40.0),
         DataLoaderStall(rank=1),
         StageImbalance(stage=1, factor=2.0),

@@ -12,12 +12,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from megatrace.model.events import Op
 from megatrace.model.finding import Kind, Severity
 from megatrace.model.layout import Axis
+from megatrace.model.schedule import Phase
 from megatrace.simulator import faults as f
 from megatrace.simulator.cluster import Cluster
 from megatrace.simulator.patterns import TAIL_BACKWARD
-from megatrace.simulator.program import AXES, Call, Channel, Exchange, Lane, Message, RingStep, Until, Wait
+from megatrace.simulator.program import (
+    AXES,
+    Call,
+    Channel,
+    Exchange,
+    Label,
+    Lane,
+    Message,
+    RingStep,
+    Until,
+    Wait,
+)
 from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.stops import Hit, Stop, row_at
 from megatrace.simulator.truth import Answer, FaultTruth
@@ -107,6 +120,23 @@ class _Case:
         else:
             text = ring
         return _truth(fault, Kind.SLOW_COMPUTE, exact, (ring, text), Severity.P1)
+
+    def delay(self, fault: f.Delay) -> FaultTruth:
+        exact = (fault.rank,)
+        ring = Answer((Kind.SLOW_COMPUTE,), exact)
+        # Its tensor peers wait for it in the first collective of the block, and their hosts with it.
+        text = Answer((Kind.SLOW_COMPUTE,), self.group(Axis.TENSOR, fault.rank)) if self.s.tp > 1 else ring
+        return _truth(fault, Kind.SLOW_COMPUTE, exact, (ring, text), Severity.P1)
+
+    def delayed_message(self, fault: f.DelayedMessage) -> FaultTruth:
+        stage, _ = self.cluster.locate(fault.rank)
+        ahead = stage + (1 if fault.phase is Phase.FORWARD else -1)
+        other = self.peer(fault.rank, Message(Op.SEND, ahead % self.s.pp, Label(fault.phase), False))
+        ends = tuple(sorted((fault.rank, other)))
+        near = tuple(sorted({r for end in ends for r in self.group(Axis.TENSOR, end)}))
+        ring, text = Answer(_SLOW_NETWORK, ends), Answer(_SLOW_NETWORK, near, undecidable=True)
+        links = ((fault.rank, other),)
+        return _truth(fault, Kind.SLOW_NETWORK, ends, (ring, text), Severity.P1, links=links)
 
     def slow_host(self, fault: f.SlowHost) -> FaultTruth:
         ranks = self.node(fault.node)
@@ -265,6 +295,8 @@ _TABLE: dict[type[Any], Callable[[_Case, Any], FaultTruth]] = {
     f.SlowHost: _Case.slow_host,
     f.SlowLink: _Case.slow_link,
     f.SlowNic: _Case.slow_nic,
+    f.Delay: _Case.delay,
+    f.DelayedMessage: _Case.delayed_message,
     f.DataLoaderStall: _Case.data_loader,
     f.SequenceImbalance: _Case.sequence,
     f.StageImbalance: _Case.stage,

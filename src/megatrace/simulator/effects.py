@@ -17,6 +17,8 @@ from megatrace.simulator.cluster import F8, Cluster
 from megatrace.simulator.faults import (
     CheckpointStall,
     DataLoaderStall,
+    Delay,
+    DelayedMessage,
     Fault,
     GcPauses,
     Jitter,
@@ -51,6 +53,7 @@ class Times:
     device     float64 [computes, dp, cp, tp]: ns of each ``Compute``
     host       float64 [instructions, dp, cp, tp]: ns of host work of each instruction (0 for waits)
     links      slow links that are active
+    messages   delayed messages that are active
     """
 
     def __init__(self, cluster: Cluster, program: Program, iteration: int) -> None:
@@ -60,6 +63,7 @@ class Times:
         scenario = cluster.scenario
         self.active = tuple(f for f in scenario.faults if _active(f, scenario.seed, iteration))
         self.links = tuple(f for f in self.active if isinstance(f, SlowLink | SlowNic))
+        self.messages = tuple(f for f in self.active if isinstance(f, DelayedMessage))
         self.device = self._device()
         self.host = self._host()
 
@@ -86,6 +90,14 @@ class Times:
             if at == stage:
                 factor = fault.factor + fault.drift * (self.iteration - fault.first_iteration)
                 times.reshape(len(times), -1)[:, flat] *= max(factor, 1e-3)
+        elif isinstance(fault, Delay):
+            at, flat = cluster.locate(fault.rank)
+            wanted = (fault.phase, fault.micro_batch)
+            rows = [
+                i for i, item in enumerate(computes) if (item.label.phase, item.label.micro_batch) == wanted
+            ]
+            if at == stage and rows:
+                times.reshape(len(times), -1)[rows[0], flat] += fault.delay_ms * MS
         elif isinstance(fault, StageImbalance) and fault.stage == stage:
             inside = np.array([item.label.phase is not Phase.SYNC for item in computes], bool)
             times[inside] *= fault.factor

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from megatrace.model.events import Op
 from megatrace.simulator.cluster import F8, Cluster
-from megatrace.simulator.effects import Times, uneven_counts
+from megatrace.simulator.effects import MS, Times, uneven_counts
 from megatrace.simulator.faults import DeadLink, SlowLink, SlowNic
 from megatrace.simulator.program import (
     CROSS_STAGE,
@@ -391,6 +391,12 @@ class _StageRun:
     def _transfer(self, item: Exchange, message: Message) -> F8:
         nbytes = item.count * item.width
         cost = self.cluster.transfer(self.stage, message.peer_stage, nbytes, self.times.links)
+        for fault in self.times.messages:
+            sender, flat = self.cluster.locate(fault.rank)
+            here = self.stage if message.op is Op.SEND else message.peer_stage
+            task = message.task
+            if here == sender and (task.phase, task.micro_batch) == (fault.phase, fault.micro_batch):
+                cost = _with(cost, flat, float(cost.reshape(-1)[flat]) + fault.delay_ms * MS)
         for link in self.engine.dead_links:
             begun = (self.iteration, message.task.micro_batch or 0) >= (link.iteration, link.micro_batch)
             if begun:

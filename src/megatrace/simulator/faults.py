@@ -87,6 +87,29 @@ class SlowNic(_Windowed):
     factor: Factor = 8.0
 
 
+class Delay(_Windowed):
+    """One forward or backward of a rank starts ``delay_ms`` late on its device, once an iteration.
+
+    A clock that drops for a moment, another job's kernel: everything else runs as fast as ever.
+    """
+
+    fault: Literal["delay"] = "delay"
+    rank: Index
+    delay_ms: Factor
+    micro_batch: Index = 0
+    phase: Phase = Phase.FORWARD
+
+
+class DelayedMessage(_Windowed):
+    """Once an iteration, a rank's result of a forward or backward takes ``delay_ms`` longer to its peer."""
+
+    fault: Literal["delayed_message"] = "delayed_message"
+    rank: Index
+    delay_ms: Factor
+    micro_batch: Index = 0
+    phase: Phase = Phase.FORWARD
+
+
 class DataLoaderStall(_Windowed):
     """A rank that loads data comes ``stall_ms`` late to the first forward of every ``every``-th iteration."""
 
@@ -248,6 +271,8 @@ Fault: TypeAlias = Annotated[
         SlowHost,
         SlowLink,
         SlowNic,
+        Delay,
+        DelayedMessage,
         DataLoaderStall,
         SequenceImbalance,
         StageImbalance,

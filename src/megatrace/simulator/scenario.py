@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from megatrace.errors import ConfigError, TraceError, UnknownName
 from megatrace.model.job import JobConfig, ScheduleKind, Sourced
 from megatrace.model.layout import DEFAULT_ORDER, ParallelLayout
-from megatrace.model.schedule import Schedule
-from megatrace.simulator.faults import Fault
+from megatrace.model.schedule import Phase, Schedule
+from megatrace.simulator.faults import Delay, DelayedMessage, Fault
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Ms: TypeAlias = Annotated[float, Field(ge=0)]
@@ -141,6 +141,12 @@ class Scenario(BaseModel):
             value = getattr(fault, name, None)
             if value is not None and value >= limit:
                 raise ValueError(f"{where}.{name} is {value}, this job has {limit} (counted from 0)")
+        if isinstance(fault, Delay | DelayedMessage) and fault.phase not in (Phase.FORWARD, Phase.BACKWARD):
+            raise ValueError(f"{where}.phase is {fault.phase.value}: forward or backward")
+        if isinstance(fault, DelayedMessage) and self.vpp == 1:
+            stage = self.layout.place(fault.rank).stage
+            if stage == (self.pp - 1 if fault.phase is Phase.FORWARD else 0):
+                raise ValueError(f"{where}: a {fault.phase.value} of stage {stage} has nobody to send to")
 
     @property
     def layout(self) -> ParallelLayout:
