@@ -16,6 +16,7 @@ from megatrace.analysis import align, baseline, summary
 from megatrace.analysis import phases as phase_tables
 from megatrace.analysis.align_limits import beyond_error
 from megatrace.analysis.baseline import EarlierRun
+from megatrace.analysis.blind_spots import with_blind_spots
 from megatrace.analysis.conclude import Seen, conclude
 from megatrace.analysis.costs import tabulate_costs, usual_time
 from megatrace.analysis.early_ends import early_ends, early_note, ended_normally
@@ -70,7 +71,7 @@ def diagnose(
     first finding for a viewer."""
     if trace.facts and not _recorded(trace):
         return diagnose_facts(trace)
-    seen = _of_recordings(trace, now, progress, earlier, timeline=timeline)
+    seen = with_blind_spots(_of_recordings(trace, now, progress, earlier, timeline=timeline), trace)
     return with_evidence(seen, trace) if trace.facts else seen
 
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from megatrace.collect import frameworks
+from megatrace.collect import blind_spots, frameworks
 from megatrace.collect.frameworks import FIELDS, Found
 from megatrace.collect.jobconfig import MAX_BYTES
+from megatrace.model.blind_spots import of_features
 from megatrace.model.job import JobConfig, ScheduleKind, Sourced
 
 MAX_FILES = 8
@@ -48,7 +49,15 @@ def capture(
         found = {**more, **found}
         features = {**switched, **features}
     found = {**frameworks.from_environment(environment), **found}
-    return _job(found, features), tuple(notes)
+    job = _job(found, features)
+    hidden = {spot.value: source for spot, source in of_features(features).items()}
+    hidden |= blind_spots.of_environment(environment)
+    return with_unobserved(job, sourced(hidden)), tuple(notes)
+
+
+def sourced(hidden: Mapping[str, str]) -> list[Sourced[tuple[str, ...]]]:
+    """Blind spot → source as values of a configuration."""
+    return [Sourced((word,), source) for word, source in hidden.items()]
 
 
 def refine(job: JobConfig, argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> JobConfig:
@@ -57,9 +66,23 @@ def refine(job: JobConfig, argv: Sequence[str], environment: Mapping[str, str], 
     values = {
         item.name: getattr(job, item.name) or getattr(more, item.name)
         for item in fields(JobConfig)
-        if item.name != "hosts"
+        if item.name not in ("hosts", "unobserved")
     }
-    return JobConfig(**values, hosts=job.hosts)
+    values["unobserved"] = job.unobserved
+    refined = JobConfig(**values, hosts=job.hosts)
+    return with_unobserved(refined, [more.unobserved] if more.unobserved else [])
+
+
+def with_unobserved(job: JobConfig, more: Sequence[Sourced[tuple[str, ...]]]) -> JobConfig:
+    """``job`` with further communication that is not recorded; each word once, with its first source."""
+    known = job.unobserved
+    for said in more:
+        new = [word for word in said.value if known is None or word not in known.value]
+        if new:
+            words = sorted({*new, *(known.value if known else ())})
+            sources = [known.source, said.source] if known else [said.source]
+            known = Sourced(tuple(words), ", ".join(dict.fromkeys(sources)))
+    return replace(job, unobserved=known)
 
 
 def _job(found: Found, features: Mapping[str, str]) -> JobConfig:
@@ -174,6 +197,7 @@ _PLACES = (
     ("", "order", "order"),
     ("", "schedule", "schedule"),
     ("", "features", "features"),
+    ("", "unobserved", "unobserved"),
     ("parallel", "tensor", "tensor"),
     ("parallel", "pipeline", "pipeline"),
     ("parallel", "data", "data"),

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from megatrace.errors import ConfigError, UsageError, clip
+from megatrace.model.blind_spots import BlindSpot
 from megatrace.model.job import JobConfig, ScheduleKind, Sourced
 
 MAX_BYTES = 1 << 20
@@ -88,6 +89,11 @@ class JobFile(_Section):
         default=None,
         description="what is switched on, such as `sequence_parallel` or `distributed_optimizer`",
     )
+    unobserved: Annotated[list[Word], Field(max_length=100)] | None = Field(
+        default=None,
+        description="communication that is not recorded: "
+        + ", ".join(f"`{spot.value}`" for spot in BlindSpot),
+    )
 
 
 SYNONYMS = {
@@ -152,6 +158,7 @@ def parse_job_config(text: str, name: str = "job.yaml", path: str = "") -> JobCo
         vocabulary=said(model.vocabulary, "model.vocabulary"),
         gpu_type=said(file.gpu, "gpu"),
         features=said(None if file.features is None else tuple(file.features), "features"),
+        unobserved=said(None if file.unobserved is None else tuple(file.unobserved), "unobserved"),
     )
 
 
@@ -296,7 +303,7 @@ def _allowed(location: list[str]) -> str:
     """What may stand at a key path."""
     if location == ["schedule"]:
         return ", ".join(kind.value for kind in ScheduleKind)
-    if location[0] == "features":
+    if location[0] in ("features", "unobserved"):
         return "a list of words"
     if location[0] == "order":
         return ORDER

@@ -51,6 +51,8 @@ class JobConfig:
     vocabulary: Sourced[int] | None = None
     gpu_type: Sourced[str] | None = None
     features: Sourced[tuple[str, ...]] | None = None
+    unobserved: Sourced[tuple[str, ...]] | None = None
+    """Words of ``model.blind_spots``: communication that is not recorded"""
     hosts: tuple[str, ...] = field(default=())
     """Node names in order of rank, where a host file was given."""
 

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from megatrace.model.blind_spots import Unobserved
 from megatrace.model.events import Events
 from megatrace.model.inspector import InspectorCalls
 from megatrace.model.job import JobConfig
@@ -73,6 +74,8 @@ class Coverage:
     """Ranks whose file ends in the middle of a record."""
     spans_cut: int = 0
     notes: tuple[str, ...] = ()
+    unobserved: tuple[Unobserved, ...] = ()
+    """Communication that was there and could not be recorded."""
 
     def has(self, *wanted: Observable) -> bool:
         """Whether all of these can be seen."""
@@ -92,6 +95,7 @@ class Coverage:
             torn_tails=tuple(sorted({*self.torn_tails, *other.torn_tails})),
             spans_cut=self.spans_cut + other.spans_cut,
             notes=self.notes + other.notes,
+            unobserved=tuple(dict.fromkeys(self.unobserved + other.unobserved)),
         )
 
 
