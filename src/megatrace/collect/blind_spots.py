@@ -1,8 +1,9 @@
 """Finds communication that will not be recorded, in the environment and in the loaded libraries of a process.
 
-Each sign is one that is there before anything hangs: a variable of a library, a file in a memory map. The words
-are those of ``model.blind_spots``, which also has what switches of a framework mean. A sign may be there without the communication (a library that is loaded and never
-called); it then costs confidence and never a wrong name.
+Each sign is one that is there before anything hangs: a variable of a library, a file in a memory map. The
+words are those of ``model.blind_spots``, which also has what switches of a framework mean. A sign may be
+there without the communication (a library that is loaded and never called); it then costs confidence and
+never a wrong name.
 
 Standard library only, with no import of ours: this runs inside the processes of a job, too.
 """
@@ -21,7 +22,7 @@ _VARIABLES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"NCCL_GIN_TYPE=(?!2\Z)[1-9]\Z"),
         GPU_RDMA,
-    ),  # 2: a thread of the host posts what GPUs ask for
+    ),  # 2: the host posts for the GPUs
     (re.compile(r"NVSHMEM_(?:BOOTSTRAP|REMOTE_TRANSPORT|SYMMETRIC_SIZE|IB_ENABLE_IBGDA)=."), NVSHMEM),
 )
 _LIBRARIES: tuple[tuple[re.Pattern[str], str], ...] = (

@@ -3,7 +3,7 @@
 A rank that waits in such a call looks like one that made no further call: whoever judges has to know that
 there is such a thing in the job. What is hidden is known as an axis (tensor, expert), or not at all.
 
-Knows nothing of how one is found (``collect.blind_spots``) or what follows from it (``analysis.blind_spots``).
+Knows nothing of how one is found (``collect.blind_spots``) or what follows (``analysis.blind_spots``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BlindSpot(Enum):
     GPU_RDMA = "gpu_rdma"
     """work requests that GPUs post themselves (IBGDA, NCCL's GIN)"""
     DLOPEN_NCCL = "dlopen_nccl"
-    """a program that looks NCCL's functions up by name (vLLM, CuPy, JAX), recorded by the preloaded library alone"""
+    """NCCL's functions looked up by name (vLLM, CuPy, JAX), where only the preloaded library records"""
     MISSING_CALLS = "missing_calls"
     """torch says that NCCL ran calls on a group, and none is in the rings"""
 
