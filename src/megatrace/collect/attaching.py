@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,10 @@ RAS_TIMEOUT_S = 10.0
 DUMP_TIMEOUT_S = 10.0
 """A flight recorder writes its 2,000 entries in some 20 ms; with many ranks on one disk in some seconds."""
 KERNEL_LINES = 500
+LIMIT_S = 120.0
+"""For all steps together: PyTorch's watchdog gives a job ten minutes, and a person less."""
+AT_ONCE = 8
+"""Stacks taken at a time: a node has about as many ranks, and py-spy needs a processor."""
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
@@ -39,8 +44,19 @@ class Taken:
     notes: tuple[str, ...]
 
 
-def take(pids: Sequence[int], folder: Path, *, stacks: bool = True, ras: str = "localhost") -> Taken:
-    """Everything that can be had of these processes. Raises CollectError where the folder cannot be made."""
+def take(
+    pids: Sequence[int],
+    folder: Path,
+    *,
+    stacks: bool = True,
+    ras: str | None = "localhost",
+    limit_s: float = LIMIT_S,
+) -> Taken:
+    """Everything that can be had of these processes within ``limit_s`` seconds; what came too late is a note.
+
+    Raises CollectError where the folder cannot be made. ``ras`` None asks nobody.
+    """
+    deadline = time.monotonic() + limit_s
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -50,11 +66,14 @@ def take(pids: Sequence[int], folder: Path, *, stacks: bool = True, ras: str = "
     seen = [found for pid in pids for found in [processes.read_process(pid)] if found is not None]
     inputs += _rings(seen, folder / "rings", notes)  # first: they hold the moment
     seen = [_ranked(process, folder / "rings") for process in seen]
-    inputs += _flight_recorder(seen, folder / "flight", notes)
+    _write_down(seen, folder / "processes.json")  # a first time: what follows may be cut off with the job
+    inputs += _flight_recorder(seen, folder / "flight", notes, deadline)
     if stacks:
-        seen = [_with_stack(process, notes) for process in seen]
-    inputs += _ras(ras, folder / "ras.json", notes)
-    _kernel_log(folder / "kernel.log", notes)
+        seen = _with_stacks(seen, notes, deadline)
+    if ras is not None and _left(deadline, "NCCL's RAS", notes):
+        inputs += _ras(ras, folder / "ras.json", notes, min(RAS_TIMEOUT_S, deadline - time.monotonic()))
+    if _left(deadline, "the kernel log", notes):
+        _kernel_log(folder / "kernel.log", notes)
     _write_down(seen, folder / "processes.json")
     return Taken(tuple(seen), tuple(inputs), tuple(dict.fromkeys(notes)))
 
@@ -85,7 +104,15 @@ def _ranked(process: Process, folder: Path) -> Process:
     return process
 
 
-def _flight_recorder(seen: Iterable[Process], folder: Path, notes: list[str]) -> list[Path]:
+def _left(deadline: float, what: str, notes: list[str]) -> bool:
+    """Whether there is time for one more step."""
+    if time.monotonic() < deadline:
+        return True
+    notes.append(f"{what} was left out: the time for evidence was over")
+    return False
+
+
+def _flight_recorder(seen: Iterable[Process], folder: Path, notes: list[str], latest: float) -> list[Path]:
     """Asks every rank that listens on torch's pipe for its dump, and waits for the files."""
     wanted: list[tuple[Path, Path]] = []
     for process in seen:
@@ -102,7 +129,7 @@ def _flight_recorder(seen: Iterable[Process], folder: Path, notes: list[str]) ->
         with os.fdopen(pipe, "wb") as file:
             file.write(b"1\n")
         wanted.append((Path(f"{root}{prefix}{process.rank}"), folder / f"nccl_trace_rank_{process.rank}"))
-    deadline = time.monotonic() + DUMP_TIMEOUT_S
+    deadline = min(time.monotonic() + DUMP_TIMEOUT_S, latest)
     asked = time.time() - 1
     while wanted and time.monotonic() < deadline:
         for source, target in list(wanted):
@@ -116,18 +143,28 @@ def _flight_recorder(seen: Iterable[Process], folder: Path, notes: list[str]) ->
     return [folder] if folder.exists() else []
 
 
-def _with_stack(process: Process, notes: list[str]) -> Process:
-    if not Path(process.command[0] if process.command else "").name.startswith("python"):
-        return process
-    stack, why = processes.python_stack(process.pid)
-    if why:
-        notes.append(f"no Python stacks: {why}")
-    return replace(process, python_stack=stack)
+def _with_stacks(seen: Sequence[Process], notes: list[str], deadline: float) -> list[Process]:
+    """The processes with their Python stacks, several at a time: each takes a second, and a job has many."""
+
+    def stack(process: Process) -> Process:
+        if not Path(process.command[0] if process.command else "").name.startswith("python"):
+            return process
+        left = deadline - time.monotonic()
+        if left <= 0:
+            notes.append("some Python stacks were left out: the time for evidence was over")
+            return process
+        text, why = processes.python_stack(process.pid, timeout_s=min(processes.PYSPY_TIMEOUT_S, left))
+        if why:
+            notes.append(f"no Python stacks: {why}")
+        return replace(process, python_stack=text)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(stack, seen))
 
 
-def _ras(address: str, path: Path, notes: list[str]) -> list[Path]:
+def _ras(address: str, path: Path, notes: list[str], timeout_s: float) -> list[Path]:
     try:
-        answer = ras_client.ask(ras_client.parse_address(address), timeout_s=RAS_TIMEOUT_S)
+        answer = ras_client.ask(ras_client.parse_address(address), timeout_s=timeout_s)
     except CollectError as error:
         notes.append(f"no answer of NCCL's RAS: {error}")
         return []
@@ -147,6 +184,33 @@ def _kernel_log(path: Path, notes: list[str]) -> None:
         notes.append(f"no kernel log: {done.stderr.decode('utf-8', 'replace').strip()}")
         return
     path.write_bytes(b"\n".join(done.stdout.splitlines()[-KERNEL_LINES:]) + b"\n")
+
+
+def read_again(folder: Path) -> Taken:
+    """What was taken into a folder before. Raises CollectError where it holds no evidence."""
+    path = folder / "processes.json"
+    try:
+        told = json.loads(path.read_text("utf-8"))
+        seen = tuple(
+            Process(
+                pid=int(item["pid"]),
+                parent=0,
+                name=str(item["name"]),
+                state=str(item["state"]),
+                rank=None if item["rank"] is None else int(item["rank"]),
+                local_rank="",
+                command=tuple(map(str, item["command"])),
+                threads=int(item["threads"]),
+                wait_channel=str(item["wait_channel"]),
+                kernel_stack=str(item["kernel_stack"]),
+                python_stack=str(item["python_stack"]),
+            )
+            for item in told["processes"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise CollectError(f"{folder} holds no evidence: {path.name} is missing or damaged") from None
+    inputs = [at for name in ("rings", "flight", "ras.json") for at in [folder / name] if at.exists()]
+    return Taken(seen, tuple(inputs), ())
 
 
 def _write_down(seen: Iterable[Process], path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,31 +117,38 @@ def of_job(job: str, root: Path = PROC) -> tuple[int, ...]:
     return tuple(found)
 
 
+def maps_of(pid: int, root: Path = PROC) -> str:
+    """The memory map of a process as text; '' where it cannot be read."""
+    return _text(root / str(pid) / "maps")
+
+
 def rings_of(pid: int, root: Path = PROC) -> tuple[str, ...]:
     """Ring files that a process has mapped, as paths that can be opened from here."""
     paths = set()
-    for line in _text(root / str(pid) / "maps").splitlines():
+    for line in maps_of(pid, root).splitlines():
         path = line.partition("/")[2]
         if path.endswith(".ring"):
             paths.add(f"{root}/{pid}/root/{path}")
     return tuple(sorted(paths))
 
 
-def python_stack(pid: int, program: str = "py-spy") -> tuple[str, str]:
-    """(stack of all threads, '') or ('', why there is none)."""
-    if shutil.which(program) is None:
+def python_stack(pid: int, program: str = "py-spy", timeout_s: float = PYSPY_TIMEOUT_S) -> tuple[str, str]:
+    """(stack of all threads, '') or ('', why there is none). The program is looked for on the path, and
+    beside the Python that runs this."""
+    at = shutil.which(program) or shutil.which(program, path=str(Path(sys.executable).parent))
+    if at is None:
         return "", "py-spy is not installed (pip install py-spy)"
     try:
         done = subprocess.run(
-            [program, "dump", "--nonblocking", "--pid", str(pid)],
+            [at, "dump", "--nonblocking", "--pid", str(pid)],
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PYSPY_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"py-spy did not finish within {PYSPY_TIMEOUT_S:.0f} s"
+        return "", f"py-spy did not finish within {timeout_s:.0f} s"
     except OSError as error:
         return "", f"py-spy: {error.strerror}"
     if done.returncode:

@@ -36,10 +36,15 @@ SIGNALLED = 128
 """What shells add to the number of the signal that ended a process."""
 
 
-def supervise(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def supervise(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    begun: Callable[[int], None] = lambda _: None,
+) -> int:
     """Runs the command to its end and returns its exit code, 128 + N where signal N ended it.
 
-    Raises UsageError where it cannot be started.
+    ``begun`` is told the number of its process while it runs; a thread that it starts gets none of the
+    signals. Raises UsageError where the command cannot be started.
     """
     waited = {*FORWARDED, signal.SIGCHLD}
     children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an inherited "ignore" would lose the exit code
@@ -51,6 +56,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
     try:
         with _started(command, environment, as_before) as process:
+            begun(process.pid)
             process.returncode = _wait(process.pid, waited)
         return process.returncode
     finally:

@@ -33,12 +33,19 @@ SHOWN = 16
 @command(
     "attach",
     summary="takes the evidence of a job that hangs, and diagnoses it",
-    examples=["megatrace attach 4711", "megatrace attach 8812 --out /shared/evidence/$(hostname)"],
+    examples=[
+        "megatrace attach 4711",
+        "megatrace attach 8812 --out /shared/evidence/$(hostname)",
+        "megatrace attach megatrace-runs/a/evidence-node7-4711-1",
+    ],
     order=25,
 )
 def attach(
     job: Annotated[
-        str, typer.Argument(help="A process (itself and all below it), or a job's number or name.")
+        str,
+        typer.Argument(
+            help="A process (itself and all below it), a job's number or name, or a folder of evidence."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the evidence (default: megatrace-evidence and the time).")
@@ -50,9 +57,12 @@ def attach(
 
     The exit code is that of the diagnosis: 0, 10, or 11 where nothing could be told.
     """
-    pids = _processes(job)
     folder = out or Path(f"megatrace-evidence-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
-    taken = attaching.take(pids, folder, stacks=not no_stacks, ras=ras)
+    if (Path(job) / "processes.json").is_file():
+        folder = Path(job)
+        taken = attaching.read_again(folder)
+    else:
+        taken = attaching.take(_processes(job), folder, stacks=not no_stacks, ras=ras)
     for note in taken.notes:
         print(f"megatrace: {note}", file=sys.stderr)
     now = SystemClock().now()

@@ -9,12 +9,16 @@ Starts no recording; that is `megatrace run`.
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from megatrace.collect import injection, spool
+from megatrace.collect.standby import NodeStandby
+from megatrace.collect.watching import clock
 from megatrace.commands import command
 from megatrace.errors import UsageError
 from megatrace.units import NS_PER_S, parse_duration, parse_size
@@ -35,6 +39,12 @@ def collect(
     every: Annotated[str, typer.Option(help="Time between two rounds.")] = "10s",
     duration: Annotated[str | None, typer.Option("--for", help="How long (default: until stopped).")] = None,
     budget: Annotated[str, typer.Option(help="Disk that the parts may take.")] = "10GB",
+    suspect: Annotated[
+        str,
+        typer.Option(
+            "--suspect-after", help="Take evidence of a job that made no call for so long; off: never."
+        ),
+    ] = "60s",
     once: Annotated[bool, typer.Option("--once", help="One round.")] = False,
 ) -> int:
     """Finds rings in shared memory and in the memory maps of all processes, other containers' too.
@@ -46,11 +56,14 @@ def collect(
         raise UsageError(f"--every {every}: more than nothing")
     left = None if duration is None else parse_duration(duration) / NS_PER_S
     kept = spool.Spool(out, parse_size(budget))
+    after_s = math.inf if suspect == "off" or once else parse_duration(suspect) / NS_PER_S
+    standby = NodeStandby(out, after_s, _say)
     records = rounds = 0
     while True:
         rings = spool.find_rings()
         records += kept.round(rings)
         rounds += 1
+        standby.step(clock())
         if once or (left is not None and left <= 0):
             break
         wait = pause if left is None else min(pause, left)
@@ -60,3 +73,7 @@ def collect(
             break
     print(f"{records:,} records of {len(rings)} rings kept in {out} in {rounds} rounds")
     return 0
+
+
+def _say(text: str) -> None:
+    print(f"megatrace: {text}", file=sys.stderr)

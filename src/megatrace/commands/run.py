@@ -11,6 +11,7 @@ Diagnoses nothing; the last line says which command does.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -24,11 +25,14 @@ from typing import Annotated
 import typer
 
 from megatrace.collect import launch
-from megatrace.collect.capture import capture, job_file, refine
+from megatrace.collect.capture import capture, job_file, refine, sourced, with_unobserved
+from megatrace.collect.standby import Standby, Watcher
 from megatrace.collect.supervise import supervise
+from megatrace.collect.watching import Stillness
 from megatrace.commands import command, output
 from megatrace.errors import MegatraceError, UsageError
 from megatrace.model.job import JobConfig
+from megatrace.units import NS_PER_S, parse_duration
 
 RUNS = Path("megatrace-runs")
 """Where runs go when nobody names a folder."""
@@ -63,6 +67,12 @@ def run(
     no_preload: Annotated[bool, typer.Option("--no-preload", help="Leave LD_PRELOAD alone.")] = False,
     no_plugin: Annotated[bool, typer.Option("--no-plugin", help="Leave NCCL_PROFILER_PLUGIN alone.")] = False,
     no_torch: Annotated[bool, typer.Option("--no-torch", help="Leave torch.distributed alone.")] = False,
+    suspect: Annotated[
+        str,
+        typer.Option(
+            "--suspect-after", help="Take evidence when no call was recorded for so long; off: never."
+        ),
+    ] = "60s",
     print_env: Annotated[
         bool, typer.Option("--print-env", help="Print what to export, and start nothing.")
     ] = False,
@@ -73,6 +83,7 @@ def run(
     the job from starting: what does not work is one line on stderr.
     """
     wanted = launch.Wanted(not no_preload, not no_plugin, not no_torch, verbs, kernels)
+    after_s = math.inf if suspect == "off" else parse_duration(suspect) / NS_PER_S
     if print_env:
         return _print_environment(wanted, rings)
     if not command_line:
@@ -94,10 +105,45 @@ def run(
         config = _write_down(place, command_line, job, notes)
     except MegatraceError as error:
         _say(f"the job is started without recording: {error}")
-    code = supervise(command_line, {**os.environ, **change})
+    beside = _Beside(config, place)
+    watcher = Watcher(Standby(place.resolve(), Stillness(after_s), _say, beside.hidden), rings)
+    code = supervise(command_line, {**os.environ, **change}, watcher.begin)
+    watcher.end()
     _put_away(rings, place)
-    _refine(config, place)
+    beside.refine()
+    if watcher.standby.stillness.taken:
+        _say(f"the job stood; next: megatrace attach {_evidence(place)}")
     return code
+
+
+class _Beside:
+    """The ``job.yaml`` of a run while more becomes known of the job."""
+
+    def __init__(self, config: JobConfig, place: Path) -> None:
+        self.config, self.place = config, place
+
+    def hidden(self, found: dict[str, str]) -> None:
+        """Blind spots (word → source) that were found in a process."""
+        self._write(with_unobserved(self.config, sourced(found)))
+
+    def refine(self) -> None:
+        """Adds what the arguments of a rank say and a script that started it did not show."""
+        for path in sorted((self.place / "rings").glob("groups-*.json"))[:1]:
+            with suppress(OSError, ValueError, KeyError, TypeError, MegatraceError):
+                told = json.loads(path.read_text("utf-8"))
+                size = {"WORLD_SIZE": str(told["world_size"])}
+                self._write(refine(self.config, [str(word) for word in told["argv"]], size, Path.cwd()))
+
+    def _write(self, config: JobConfig) -> None:
+        if config != self.config:
+            self.config = config
+            with suppress(OSError):
+                output.write_whole(self.place / "job.yaml", job_file(config))
+
+
+def _evidence(place: Path) -> Path:
+    """The folder of evidence that was written last."""
+    return max(place.glob("evidence-*"), key=lambda path: path.stat().st_mtime_ns, default=place)
 
 
 def _say(text: str) -> None:
@@ -146,17 +192,6 @@ def _write_down(place: Path, command_line: list[str], job: str, notes: tuple[str
         output.write_whole(place / "job.yaml", job_file(config))
         output.write_whole(place / "run.json", json.dumps(told, indent=1) + "\n")
     return config
-
-
-def _refine(config: JobConfig, place: Path) -> None:
-    """Adds to ``job.yaml`` what the arguments of a rank say and a script that started it did not show."""
-    for path in sorted((place / "rings").glob("groups-*.json"))[:1]:
-        with suppress(OSError, ValueError, KeyError, TypeError, MegatraceError):
-            told = json.loads(path.read_text("utf-8"))
-            size = {"WORLD_SIZE": str(told["world_size"])}
-            refined = refine(config, [str(word) for word in told["argv"]], size, Path.cwd())
-            if refined != config:
-                output.write_whole(place / "job.yaml", job_file(refined))
 
 
 def _put_away(rings: Path, place: Path) -> None:
