@@ -34,6 +34,7 @@ from megatrace.analysis.slow import find_slow
 from megatrace.analysis.standstill import with_standstill
 from megatrace.analysis.states import diagnose_states
 from megatrace.analysis.timeline import Known, gather
+from megatrace.analysis.whatif_verdict import diagnose_operations
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding
 from megatrace.model.frontier import Frontier
@@ -77,7 +78,7 @@ def diagnose(
 
 def _recorded(trace: Trace) -> bool:
     """Whether there is anything beside the facts of logs."""
-    kept = trace.dumped is not None or trace.inspector is not None
+    kept = trace.dumped is not None or trace.inspector is not None or trace.operations is not None
     requests = any(fact.name == WORK_REQUEST for fact in trace.facts)
     return kept or requests or bool(trace.ras or trace.series or len(trace.events))
 
@@ -97,6 +98,8 @@ def _of_recordings(
         return diagnose_ras(trace)
     if trace.inspector is not None and not len(trace.events):
         return diagnose_inspector(trace)
+    if trace.operations is not None and not len(trace.events):
+        return diagnose_operations(trace)
     if not len(trace.events) and (trace.series or any(f.name == WORK_REQUEST for f in trace.facts)):
         return diagnose_network(trace, now)
     return analyse(trace, now=now, progress=progress, earlier=earlier, timeline=timeline).diagnosis

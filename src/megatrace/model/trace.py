@@ -15,6 +15,7 @@ from megatrace.model.events import Events
 from megatrace.model.inspector import InspectorCalls
 from megatrace.model.job import JobConfig
 from megatrace.model.layout import Axis
+from megatrace.model.optable import OpTable
 from megatrace.model.ras import RasSnapshot
 from megatrace.model.series import LogFact, Series, Spans
 from megatrace.model.states import CallNote, Dumped, Positions
@@ -149,6 +150,8 @@ class Trace:
     ras: tuple[RasSnapshot, ...] = ()
     """Answers of NCCL's RAS, earliest first."""
     inspector: InspectorCalls | None = None
+    operations: OpTable | None = None
+    """Timed operations of training steps."""
 
     def with_job(self, job: JobConfig) -> Trace:
         """The same trace with another declared configuration."""

@@ -69,6 +69,7 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
         snapshot_at=max(times, default=None),
         positions=Positions.concatenate(positions) if positions else None,
         call_notes=tuple(calls),
+        operations=next((trace.operations for trace in traces if trace.operations is not None), None),
         inspector=next((trace.inspector for trace in traces if trace.inspector is not None), None),
         ras=tuple(snapshot for trace in traces for snapshot in trace.ras),
         dumped=next((trace.dumped for trace in traces if trace.dumped is not None), None),
