@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from megatrace.analysis.diagnosing import diagnose
+from megatrace.collect.spool import Spool
 from megatrace.model.events import Op
 from megatrace.model.finding import Diagnosis, Kind, Verdict
 from megatrace.model.schedule import Phase
@@ -108,6 +109,12 @@ def test_a_rank_that_never_posts_its_recv_is_named_with_stage_and_micro_batch(tm
     assert where.op.startswith("RECV")
     assert where.peer == 1
     _compare_with_flight_recorder(trace, tmp_path)
+    spool = Spool(tmp_path / "archive", 1 << 30)
+    spool.round(sorted((tmp_path / "run" / "rings").glob("*.ring")))
+    assert spool.pack_parts() == 8
+    archived = judged(open_trace([tmp_path / "archive"]))
+    assert archived.headline == diagnosis.headline
+    assert archived.findings[0].culprits == finding.culprits
 
 
 def test_ddp_computes_the_same_and_its_reductions_are_recorded(tmp_path: Path) -> None:

@@ -276,6 +276,25 @@ def test_recordings_that_were_spooled_read_the_same(built: Built, tmp_path: Path
         assert (getattr(again.events, name) == column).all(), name
 
 
+def test_an_archive_takes_an_eighth_of_the_records_and_gives_the_same_verdict(
+    built: Built, tmp_path: Path
+) -> None:
+    job = Job(built, tmp_path, {"NCCL_PROFILER_PLUGIN": str(built.plugin)})
+    job.start("iterations=200", "stall=5:70")
+    job.stand()
+    spool = Spool(tmp_path / "spool", 1 << 30)
+    records = spool.round(sorted((tmp_path / "rings").glob("*.ring")))
+    assert spool.pack_parts() == RANKS
+    files = list((tmp_path / "spool").iterdir())
+    assert {path.suffix for path in files} == {".parquet"}
+    size = sum(path.stat().st_size for path in files)
+    assert size <= records * 64 / 8, f"{size / records:.1f} bytes a record"
+    before, after = judged(tmp_path / "rings"), judged(tmp_path / "spool")
+    assert before.findings[0].culprits.ranks == (5,)
+    assert after.headline == before.headline
+    assert after.findings == before.findings
+
+
 def test_where_there_is_no_place_for_rings_the_job_runs(built: Built, tmp_path: Path) -> None:
     more = {"NCCL_PROFILER_PLUGIN": str(built.plugin), "MEGATRACE_RING_DIR": "/proc/nowhere"}
     job = Job(built, tmp_path, more)

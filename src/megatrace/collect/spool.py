@@ -1,8 +1,8 @@
 """Keeps what rings would write over: copies their new records into compressed files, within a budget of disk.
 
 A ring holds the last 65,536 calls; spooled every few seconds, the whole job is kept. A part holds the records
-since the last one, and once more those whose calls had not ended then; times and numbers as differences,
-which zstd packs to a fraction of the 64 bytes of a record. When the budget is used up the oldest parts go.
+since the last one, and once more those whose calls had not ended then. Parts of a process become one Parquet
+file (``archive``) when they are many, and at the end. When the budget is used up the oldest files go.
 
 Rings are found in the memory maps of all processes, so those of other containers are, too, and in shared
 memory, where those of dead processes lie.
@@ -10,7 +10,6 @@ memory, where those of dead processes lie.
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from collections.abc import Iterable
@@ -21,15 +20,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megatrace.collect import processes
+from megatrace.collect import archive, processes
 from megatrace.errors import CollectError
-from megatrace.model.ringformat import RECORD, SEGMENT, Ring, parse_ring
+from megatrace.model.ringformat import SEGMENT, Ring, merged, parse_ring
+from megatrace.model.ringpacked import TORCH, differences, head_of, ring_of
 
 SHARED_MEMORY = Path("/dev/shm")
-CALL, TORCH = 1, 1
-SOURCES = {TORCH: "torch", 2: "verbs", 3: "nccl", 4: "preload"}
-"""Who wrote a record → the word in the header of its ring."""
+CALL = 1
 ENDING = ".arrow"
+MANY = 64
+"""Parts of one process from which on they are packed into one file: ten minutes of them at the usual pace."""
 
 
 def find_rings(proc: Path = processes.PROC, shared: Path = SHARED_MEMORY) -> tuple[Path, ...]:
@@ -67,8 +67,30 @@ class Spool:
             kept += self._keep(ring)
             for beside in path.parent.glob(f"groups-*-{ring.pid}.json"):
                 self._write(self.folder / beside.name, beside.read_bytes())
+        self.pack_parts(MANY)
         self._rotate()
         return kept
+
+    def pack_parts(self, least: int = 1) -> int:
+        """Packs the parts of every process that has at least so many into one file; the number of files.
+
+        A part that cannot be read stays as it is. Raises CollectError where the disk takes nothing.
+        """
+        parts: dict[str, list[Path]] = {}
+        for path in sorted(self.folder.glob(f"*{ENDING}")):
+            parts.setdefault(path.stem.rpartition("-")[0], []).append(path)
+        made = 0
+        for stem, paths in parts.items():
+            if len(paths) < least:
+                continue
+            read = {path: ring for path in paths for ring in [_unpacked(path)] if ring is not None}
+            for ring in merged(list(read.values())):
+                self.parts += 1
+                made += 1
+                self._write(self.folder / f"{stem}-{self.parts:08d}{archive.ENDING}", archive.archived(ring))
+            for path in read:
+                path.unlink()
+        return made
 
     def _keep(self, ring: Ring) -> int:
         who = ring.host, ring.pid, ring.started
@@ -93,7 +115,8 @@ class Spool:
             raise CollectError(f"{path} cannot be written: {error.strerror}") from None
 
     def _rotate(self) -> None:
-        parts = sorted(self.folder.glob(f"*{ENDING}"), key=lambda path: path.stat().st_mtime_ns)
+        files = (path for ending in (ENDING, archive.ENDING) for path in self.folder.glob(f"*{ending}"))
+        parts = sorted(files, key=lambda path: path.stat().st_mtime_ns)
         used = sum(path.stat().st_size for path in parts)
         while parts and used > self.budget:
             oldest = parts.pop(0)
@@ -103,27 +126,21 @@ class Spool:
 
 def pack(ring: Ring, records: NDArray[np.void]) -> bytes:
     """Some records of a ring as an Arrow IPC file."""
-    source = int(records["source"][0])
-    ends = source == TORCH
-    columns = {key: np.ascontiguousarray(records[key]) for key in RECORD.names or ()}
-    if ends:
-        done = columns["stream"] > 0
-        columns["stream"][done] -= columns["time"][done] - np.uint64(ring.offset)
-    for key in ("seq", "time"):
-        columns[key] = np.diff(columns[key].astype(np.int64), prepend=np.int64(0)).astype(np.uint64)
-    told = {
-        "source": f"source: {SOURCES[source]}",
-        "host": ring.host,
-        "pid": ring.pid,
-        "rank": ring.rank,
-        "local_rank": ring.local_rank,
-        "started": ring.started,
-        "offset": ring.offset,
-        "ends": ends,
-        "kept": base64.b64encode(zlib.compress(ring.kept.tobytes())).decode(),
-    }
-    table = pa.table(columns).replace_schema_metadata({SEGMENT: json.dumps(told).encode()})
+    told = json.dumps(head_of(ring, records)).encode()
+    table = pa.table(differences(ring, records)).replace_schema_metadata({SEGMENT: told})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
+
+
+def _unpacked(path: Path) -> Ring | None:
+    """The part in a file, None where it is damaged or of another version."""
+    try:
+        with pa.ipc.open_file(pa.BufferReader(path.read_bytes())) as file:
+            table = file.read_all()
+            told = json.loads(file.schema.metadata[SEGMENT])
+        columns = {name: table.column(name).to_numpy() for name in table.column_names}
+        return ring_of(columns, told, path.name)
+    except (OSError, pa.ArrowException, zlib.error, ValueError, KeyError, TypeError, OverflowError):
+        return None

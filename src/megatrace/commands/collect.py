@@ -31,6 +31,7 @@ from megatrace.units import NS_PER_S, parse_duration, parse_size
         "megatrace collect --out /var/spool/megatrace",
         "megatrace collect --out /shared/job-8812/$(hostname) --every 5s --for 10m",
         "megatrace collect --out now --once",
+        "megatrace collect --out archive --rings megatrace-runs/a/rings --once",
     ],
     order=30,
 )
@@ -45,6 +46,10 @@ def collect(
             "--suspect-after", help="Take evidence of a job that made no call for so long; off: never."
         ),
     ] = "60s",
+    rings: Annotated[
+        Path | None,
+        typer.Option(help="Folder of rings, such as that of a run (default: all rings of this node)."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="One round.")] = False,
 ) -> int:
     """Finds rings in shared memory and in the memory maps of all processes, other containers' too.
@@ -60,8 +65,8 @@ def collect(
     standby = NodeStandby(out, after_s, _say)
     records = rounds = 0
     while True:
-        rings = spool.find_rings()
-        records += kept.round(rings)
+        found = _found(rings)
+        records += kept.round(found)
         rounds += 1
         standby.step(clock())
         if once or (left is not None and left <= 0):
@@ -69,10 +74,15 @@ def collect(
         wait = pause if left is None else min(pause, left)
         left = None if left is None else left - wait
         if not injection.wait(wait):
-            records += kept.round(spool.find_rings())
+            records += kept.round(_found(rings))
             break
-    print(f"{records:,} records of {len(rings)} rings kept in {out} in {rounds} rounds")
+    kept.pack_parts()
+    print(f"{records:,} records of {len(found)} rings kept in {out} in {rounds} rounds")
     return 0
+
+
+def _found(rings: Path | None) -> tuple[Path, ...]:
+    return spool.find_rings() if rings is None else tuple(sorted(rings.glob("*.ring")))
 
 
 def _say(text: str) -> None:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from megatrace.errors import TraceError
 from megatrace.model.events import Events
 from megatrace.model.optable import NUMBER, UNKNOWN, OpTable
+from megatrace.model.ringformat import SEGMENT
 from megatrace.model.trace import Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
 from megatrace.readers.source import ReadOptions, Source
@@ -66,7 +67,7 @@ class OpTableReader:
     def refuses(self, head: bytes) -> str | None:
         """Parquet, or a CSV header with the columns that are needed."""
         if head.startswith(_MAGIC):
-            return None
+            return "a ring of calls that was kept" if SEGMENT in head else None
         line = head[:4096].split(b"\n")[0].decode("utf-8-sig", "replace")
         names = {name.strip().strip('"') for name in line.replace(";", ",").replace("\t", ",").split(",")}
         if set(NEEDED) <= names:
