@@ -3,12 +3,10 @@
 #define MEGATRACE_FLIGHT_RECORDER_MACHINE_H
 
 #include "flight_recorder.h"
+#include "flight_recorder_fields.h"
 #include "flight_recorder_values.h"
 
 namespace fr {
-
-constexpr uint64_t kMaxText = 1u << 20;          // twin of flight_recorder_pickle.MAX_TEXT
-constexpr uint64_t kMaxContainers = 4'000'000;   // twin of MAX_CONTAINERS
 
 struct Machine {
   const uint8_t *data;

@@ -11,6 +11,7 @@ import random
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,13 @@ from megatrace.analysis.diagnosing import diagnose
 from megatrace.errors import TraceError
 from megatrace.model.events import UNSEEN
 from megatrace.model.trace import Trace
-from megatrace.readers.flight_recorder_dump import begin_dump, dump_of, parse_dump, read_groups, words_of
-from megatrace.readers.flight_recorder_entries import Dump, Pending, pending, read_entries
+from megatrace.readers import flight_recorder_native
+from megatrace.readers.flight_recorder_dump import dump_of, parse_dump
+from megatrace.readers.flight_recorder_entries import Dump
 from megatrace.readers.flight_recorder_native import native_reader
 from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
-from megatrace.readers.flight_recorder_raw import raw_of
 from megatrace.readers.opening import open_trace
+from megatrace.simulator.torch_pickle import Shared, torch_pickle
 from tests.unit.flight_recorder_cases import Recorder
 from tests.unit.test_inspector import line
 
@@ -43,6 +45,14 @@ def recorder() -> Recorder:
     return made.call("0", "all_reduce", "started", at=9, frames=frames).call(
         "0", "broadcast", "scheduled", at=9
     )
+
+
+def plain() -> Recorder:
+    """Without coalesced calls and frames."""
+    made = Recorder(2, {"0": ("default_pg", [0, 1, 2, 3]), "7": ("TENSOR_MODEL_PARALLEL_GROUP", [2, 3])})
+    for step in range(6):
+        made.call("0", "all_reduce", at=step).call("7", "_all_gather_base", at=step)
+    return made.call("0", "all_reduce", "started", at=9).call("7", "broadcast", "scheduled", at=9)
 
 
 RAS_TEXT = """NCCL version 2.27.5 compiled with CUDA 12.9
@@ -180,7 +190,7 @@ def test_any_bytes_give_a_trace_or_one_error(tmp_path: Path, name: str) -> None:
 
 
 ARRAYS = (
-    "op", "group", "seq", "own", "peer", "count", "nbytes", "created", "started", "ended", "coalesced",
+    "op", "group", "seq", "peer", "count", "nbytes", "created", "started", "ended", "coalesced",
 )  # fmt: skip
 
 
@@ -190,65 +200,64 @@ def columns(dump: Dump | None) -> object:
         return None
     arrays = [getattr(dump, name).tolist() for name in ARRAYS]
     rest = (dump.version, dump.names, dump.config, dump.status, dump.ids, dump.timeout, dump.bad, dump.lost)
-    return arrays, rest, [(note.row, note.shape, note.frame) for note in dump.notes]
+    return (
+        arrays,
+        (*rest, dump.own, dump.has_start),
+        [(note.row, note.shape, note.frame) for note in dump.notes],
+    )
 
 
-@pytest.mark.parametrize("protocol", [1, 2, 4])
-def test_both_readers_of_pickles_agree(protocol: int) -> None:
+def written(value: dict[str, Any], form: str) -> bytes:
+    """As PyTorch writes it, with stack frames that several entries share, or as a protocol of Python's."""
+    if form != "torch":
+        return pickle.dumps(value, protocol=int(form))
+    frames: dict[str, Shared] = {}
+    for entry in value["entries"]:
+        entry["frames"] = [
+            frames.setdefault(str(frame), Shared(frame))
+            for frame in entry.get("frames", [{"name": "step", "filename": "/app/loop.py", "line": 7}])
+        ]
+    return torch_pickle(value)
+
+
+@pytest.mark.parametrize("made", [recorder, plain], ids=["coalesced", "plain"])
+@pytest.mark.parametrize("form", ["1", "2", "4", "torch"])
+def test_all_ways_through_a_pickle_agree(form: str, made: Callable[[], Recorder]) -> None:
     native = native_reader()
     if native is None:
         pytest.skip("the compiled part is not there")
-    whole = pickle.dumps(recorder().dump(), protocol=protocol)
-    refused = read = 0
-    for data in (whole, *mutated(whole, ROUNDS, seed=protocol)):
+    whole = written(made().dump(), form)
+    assert native.read(whole) == (form != "1")
+    refused = read = straight = 0
+    for data in (whole, *mutated(whole, ROUNDS, seed=len(form))):
         try:
             expected = columns(parse_dump(loads(data), "x"))
         except PickleRefused:
             expected = None
         try:
-            native.read(data)
-            found = columns(dump_of(native.raw(), native.rest(), native.entry, "x"))
+            found = columns(native.dump(data, "x"))
+            straight += native.read(data)
+            by_numbers = columns(dump_of(native.raw(), native.rest(), native.entry, "x"))
         except PickleRefused:
-            found = None
+            found = by_numbers = None
         assert found == expected, data
+        assert by_numbers == expected, data
         refused += found is None
         read += found is not None
     assert read >= 1
     assert refused >= 1
+    assert straight >= (ROUNDS // 20 if form != "1" else 0)
 
 
-def plain() -> Recorder:
-    """Without coalesced calls, where the open ones are told from each row alone."""
-    made = Recorder(2, {"0": ("default_pg", [0, 1, 2, 3]), "7": ("TENSOR_MODEL_PARALLEL_GROUP", [2, 3])})
-    for step in range(6):
-        made.call("0", "all_reduce", at=step).call("7", "_all_gather_base", at=step)
-    return made.call("0", "all_reduce", "started", at=9).call("7", "broadcast", "scheduled", at=9)
-
-
-@pytest.mark.parametrize("made", [recorder(), plain()], ids=["coalesced", "plain"])
-def test_dumps_read_together_are_as_when_read_alone(made: Recorder) -> None:
-    whole = pickle.dumps(made.dump(), protocol=2)
-    alone, together, gathered = [], [], []
-    for data in (whole, *mutated(whole, ROUNDS, seed=7)):
-        try:
-            value = loads(data)
-        except PickleRefused:
-            continue
-        if not isinstance(value, dict) or not isinstance(value.get("entries"), list):
-            continue
-        raw, kept = raw_of(value["entries"])
-        begun = begin_dump(raw, value, kept.__getitem__, "x")
-        if isinstance(begun, Dump) and len(begun):  # not left for later by itself
-            dump = Dump("x", version=begun.version, bad=raw.bad)
-            read_groups(dump, value)
-            begun = pending(dump, raw, lambda row, kept=kept: words_of(kept[row]))  # type: ignore[misc]
-        if isinstance(begun, Pending):
-            alone.append(columns(parse_dump(value, "x")))
-            together.append(begun.dump)
-            gathered.append(begun)
-    assert len(gathered) > ROUNDS // 20
-    read_entries(gathered)
-    assert [columns(dump) for dump in together] == alone
+def test_texts_that_are_forgotten_are_learnt_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = native_reader()
+    if native is None:
+        pytest.skip("the compiled part is not there")
+    dumps = [made().dump() for made in (recorder, plain, recorder)]
+    monkeypatch.setattr(flight_recorder_native, "MOST_TEXTS", 5)
+    for dump in dumps:
+        expected = columns(parse_dump(loads(written(dump, "2")), "x"))
+        assert columns(native.dump(written(dump, "torch"), "x"))[0] == expected[0]  # type: ignore[index]
 
 
 HOSTILE = {

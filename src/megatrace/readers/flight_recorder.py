@@ -26,8 +26,8 @@ from megatrace.model.events import NO_COMM, NO_SEQ, UNSEEN, Events, Op
 from megatrace.model.states import CallNote, Dumped, Positions
 from megatrace.model.trace import Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
-from megatrace.readers.flight_recorder_dump import begin_dump, parse_dump
-from megatrace.readers.flight_recorder_entries import Dump, Pending, read_entries
+from megatrace.readers.flight_recorder_dump import parse_dump
+from megatrace.readers.flight_recorder_entries import Dump
 from megatrace.readers.flight_recorder_groups import Groups, Uses, joined_events
 from megatrace.readers.flight_recorder_native import native_reader
 from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
@@ -37,8 +37,6 @@ from megatrace.units import say_ranks
 
 MAX_BYTES = 256 << 20
 """Of one dump. 2,000 entries with stack frames are 10 MB; a buffer of ten times that is large."""
-TOGETHER = 1 << 15
-"""Entries after which gathered dumps are read: their tables fit into the cache of a processor (5 MB)."""
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _KEYS = (b"profiling_name", b"pg_config", b"pg_status", b"collective_seq_id", b"nccl_comm_state")
 _SEEN = frozenset(
@@ -57,8 +55,6 @@ class FlightRecorderReader:
         self._native = native_reader() if compiled else None
         self._limit = min(options.max_file_bytes, MAX_BYTES)
         self._dumps: list[Dump] = []
-        self._pending: list[Pending] = []
-        self._rows = 0
         self._broken: list[tuple[str, str]] = []
 
     def refuses(self, head: bytes) -> str | None:
@@ -90,25 +86,11 @@ class FlightRecorderReader:
             return
         dump.modified = source.modified
         self._dumps.append(dump)
-        if self._rows >= TOGETHER:
-            self._settle()
 
     def _parse(self, data: bytes, name: str) -> Dump | None:
         if self._native is None or not _PICKLE.match(data):
             return parse_dump(_decode(data), name)
-        self._native.read(data)
-        begun = begin_dump(self._native.raw(), self._native.rest(), self._native.entry, name)
-        if isinstance(begun, Dump):
-            return begun
-        self._pending.append(begun)
-        self._rows += begun.raw.table.shape[1]
-        return begun.dump
-
-    def _settle(self) -> None:
-        """Fills in the columns of the dumps gathered."""
-        if self._pending:
-            read_entries(self._pending)
-        self._pending, self._rows = [], 0
+        return self._native.dump(data, name)
 
     def finish(self) -> Trace:
         """The Trace of all dumps. Raises TraceError where not one could be read."""
@@ -116,7 +98,6 @@ class FlightRecorderReader:
             name, reason = self._broken[0]
             more = f" ({len(self._broken) - 1:,} other dumps are no better)" if len(self._broken) > 1 else ""
             raise TraceError(f"{name}: the flight-recorder dump {reason}{more}", path=name)
-        self._settle()
         assigned = assign_ranks(self._dumps)
         pairs = [(r, d) for r, d in zip(assigned.ranks, self._dumps, strict=True) if r is not None]
         pairs.sort(key=lambda pair: pair[0])

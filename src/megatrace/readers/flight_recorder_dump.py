@@ -16,14 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from megatrace.model.events import NO_SEQ
-from megatrace.readers.flight_recorder_entries import (
-    MAX_NOTES,
-    Dump,
-    Pending,
-    open_rows,
-    pending,
-    read_entries,
-)
+from megatrace.readers.flight_recorder_entries import Dump, read_entries
 from megatrace.readers.flight_recorder_raw import ABSENT, Raw, number, raw_of
 
 
@@ -45,28 +38,17 @@ def parse_dump(value: object, source: str) -> Dump | None:
 
 def dump_of(raw: Raw, rest: Mapping[Any, Any], entry: Callable[[int], dict[str, Any]], source: str) -> Dump:
     """The dump of entries as numbers, of everything else in it, and of a way to see one entry whole."""
-    begun = begin_dump(raw, rest, entry, source)
-    if isinstance(begun, Dump):
-        return begun
-    read_entries([begun])
-    return begun.dump
+    dump = begin_dump(rest, source, raw.bad)
+    if raw.table.size:
+        read_entries(dump, raw, lambda row: words_of(entry(row)))
+    return dump
 
 
-def begin_dump(
-    raw: Raw, rest: Mapping[Any, Any], entry: Callable[[int], dict[str, Any]], source: str
-) -> Pending | Dump:
-    """Like ``dump_of``, but the entries may be left for ``read_entries``. ``entry`` is not called any more
-    when it is."""
-    dump = Dump(source, version=_text(rest.get("version"))[:16], bad=raw.bad)
+def begin_dump(rest: Mapping[Any, Any], source: str, bad: int) -> Dump:
+    """The dump without its entries."""
+    dump = Dump(source, version=_text(rest.get("version"))[:16], bad=bad)
     read_groups(dump, rest)
-    if not raw.table.size:
-        return dump
-    rows = open_rows(raw)
-    if rows is None or len(rows) > MAX_NOTES:  # which of them get words is not known yet
-        read_entries([pending(dump, raw, lambda row: words_of(entry(row)))])
-        return dump
-    kept = {row: words_of(entry(row)) for row in rows.tolist()}
-    return pending(dump, raw, kept.__getitem__)
+    return dump
 
 
 def words_of(entry: dict[str, Any]) -> tuple[str, str]:

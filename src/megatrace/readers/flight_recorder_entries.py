@@ -1,24 +1,23 @@
-"""Entries of many dumps as columns, in a few passes over all of them.
+"""Entries of a dump as columns of calls, in a few passes over them.
 
-A dump has some thousand entries, and numpy needs as long to begin as to work on so few; so dumps are gathered
-(``Pending``) and read together. Nothing here crosses the border between two dumps: the group of an entry
-has a number of its own in every dump.
+The compiled reader fills the same columns by itself (``native/flight_recorder_columns.h``) for dumps that are
+as recorders write them; this does for all others, and is what that must agree with.
 
 Does not read files, and does not know which rank wrote a dump.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.events import NO_COUNT, NO_SEQ, UNSEEN, Op
+from megatrace.model.events import NO_COUNT, NO_PEER, NO_SEQ, UNSEEN, Op
 from megatrace.readers.flight_recorder_names import BYTES, Call, call_of
-from megatrace.readers.flight_recorder_raw import ABSENT, AT, LIMIT, Raw
+from megatrace.readers.flight_recorder_raw import ABSENT, LIMIT, Raw
 
 I8 = NDArray[np.int64]
 B1 = NDArray[np.bool_]
@@ -40,8 +39,9 @@ class Note:
 class Dump:
     """One process' dump. Columns have one row an entry, oldest first; group names index ``names``.
 
-    op uint8; group int32; seq int64 (collectives and P2P as the recorder counts them); own, peer int32 ranks
-    within the group; count, nbytes int64; created, started, ended int64 ns; coalesced bool.
+    op uint8; group int32; seq int64 (collectives and P2P as the recorder counts them); peer int32 rank within
+    the group; count, nbytes int64; created, started, ended int64 ns; coalesced bool. ``own``: the group and
+    the rank within it that the first message names as its own, None where there is none.
     """
 
     source: str
@@ -57,7 +57,7 @@ class Dump:
     op: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     group: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     seq: I8 = field(default_factory=lambda: np.empty(0, np.int64))
-    own: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    own: tuple[int, int] | None = None
     peer: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     count: I8 = field(default_factory=lambda: np.empty(0, np.int64))
     nbytes: I8 = field(default_factory=lambda: np.empty(0, np.int64))
@@ -77,47 +77,94 @@ class Dump:
         return len(self.op)
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A dump whose columns are still to be filled in from ``raw``, which has a row or more.
-
-    ``words(i)``: shape and frame of the entry that is the i-th in the file.
-    """
-
-    dump: Dump
-    raw: Raw
-    order: I8 | None
-    """The place in the file of each row, None where rows are in the order of the file."""
-    words: Callable[[int], tuple[str, str]]
-
-
-def pending(dump: Dump, raw: Raw, words: Callable[[int], tuple[str, str]]) -> Pending:
-    """Puts the entries into the order of their numbers; learns the names of their groups."""
+def read_entries(dump: Dump, raw: Raw, words: Callable[[int], tuple[str, str]]) -> None:
+    """Fills in the columns of a dump from a row or more. ``words(i)``: shape and frame of the entry that is
+    the i-th in the file."""
     record = raw.column("record_id")
     order = None
     if not bool((record[1:] >= record[:-1]).all()):
         order = np.argsort(record, kind="stable")
         raw = Raw(raw.table[:, order], raw.texts, raw.bad)
-    return Pending(dump, raw, order, words)
+    rows = _fill(dump, raw)
+    for row in np.flatnonzero(dump.ended == UNSEEN)[:MAX_NOTES].tolist():
+        at = int(rows[row])
+        shape, frame = words(at if order is None else int(order[at]))
+        dump.notes.append(Note(row, shape, frame))
 
 
-def open_rows(raw: Raw) -> I8 | None:
-    """Rows of calls that are open, told from each row alone; None where that is not enough."""
-    calls = [call_of(text) for text in raw.texts]
-    if any(call.closes for call in calls):
-        return None
-    rows = np.flatnonzero(raw.column("ended") <= 0)
-    if not len(rows):
-        return rows
-    columns = _calls(raw.texts)
-    done = raw.table[AT["state"], rows] == _place(raw.texts, "completed")
-    stateless = columns[raw.table[AT["name"], rows].clip(-1), 4] > 0
-    done |= stateless & (raw.table[AT["retired"], rows] == 1)
-    return np.asarray(rows[~done])
+def _fill(dump: Dump, raw: Raw) -> I8:
+    """The columns of entries in the order of their numbers; the row of each call that is kept."""
+    name = _text(raw, "name")
+    op, own, peer, shut, stateless = _calls(raw.texts)[name].T
+    closes = shut > 0
+    group = _groups(dump, raw)
+    p2p = (op == Op.SEND) | (op == Op.RECV) | (raw.column("is_p2p") == 1)
+    seq = np.where(p2p, raw.column("p2p_seq"), raw.column("collective_seq"))
+    plain = raw.column("seq")
+    seq = np.where(seq < 0, np.where(plain < 0, NO_SEQ, plain), seq)
+    state = _text(raw, "state")
+    begun = _is(raw, state, "started")
+    created, started, ended, known = _times(raw, stateless > 0, state, begun)
+    waiting = np.where((ended == UNSEEN) & (raw.column("timeout_ms") > 0), raw.column("timeout_ms"), LIMIT)
+    dump.timeout = timeout_of(int(waiting.min()))
+    dump.has_start = bool((known | begun).any())
+    dump.lost = bool(raw.column("record_id")[0] > 0)
+    member = _coalesced(_segments(group, seq, p2p, closes), closes, started, ended)
+    rows = _rows_kept(group, seq, p2p, closes)
+    count, nbytes = _sizes(raw, op)
+    columns: dict[str, NDArray[Any]] = {
+        "op": op.astype(np.uint8), "group": group.astype(np.int32), "seq": seq, "count": count,
+        "nbytes": nbytes, "peer": peer.astype(np.int32), "created": created,
+        "started": started, "ended": ended, "coalesced": member,
+    }  # fmt: skip
+    for key, column in columns.items():
+        setattr(dump, key, column[rows])
+    messages = rows[own[rows] != NO_PEER]
+    dump.own = (int(group[messages[0]]), int(own[messages[0]])) if len(messages) else None
+    return rows
 
 
-def _place(texts: Sequence[str], word: str) -> int:
-    return texts.index(word) if word in texts else -2
+def timeout_of(shortest: int) -> int | None:
+    """ns of the shortest timeout in ms of a dump's open calls, ``LIMIT`` for none."""
+    return None if shortest == LIMIT else min(shortest, 1 << 42) * 1_000_000
+
+
+def _text(raw: Raw, name: str) -> I8:
+    """A column of indices into ``texts``; −1, the place after the last one, for none."""
+    column = raw.column(name)
+    return np.where(column == ABSENT, -1, column)
+
+
+def name_groups(dump: Dump, texts: Sequence[str], said: Iterable[Sequence[int]]) -> list[int]:
+    """The index in ``dump.names`` of each group; learns names of local ids, too.
+
+    Of a group an entry says (name, description, number, id as text): indices of ``texts`` but for the number,
+    negative for none.
+    """
+    names: dict[str, int] = {}
+    index = []
+    for group, desc, number, text in said:
+        key = texts[text] if text >= 0 else str(number) if number >= 0 else ""
+        name = (texts[group] if group >= 0 else "") or key
+        if key:
+            dump.ids[key] = name
+        if desc >= 0 and name not in dump.config:
+            dump.config[name] = (texts[desc], None)
+        index.append(names.setdefault(name, len(names)))
+    dump.names = list(names)
+    return index
+
+
+def _groups(dump: Dump, raw: Raw) -> I8:
+    """int64: the group of each entry, an index into ``dump.names``, in the order in which they come."""
+    said = np.stack([raw.column(name) for name in ("group", "desc", "pg_id", "pg_id_text")])
+    keys = np.maximum(said[[0, 2, 3]], -1)
+    mixed = (keys[0] * 1_000_003 + keys[1]) * 1_000_003 + keys[2]
+    _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty(len(order), np.int64)
+    place[order] = name_groups(dump, raw.texts, said[:, first[order]].T.tolist())
+    return np.asarray(place[inverse])
 
 
 def _calls(texts: Sequence[str]) -> I8:
@@ -126,163 +173,33 @@ def _calls(texts: Sequence[str]) -> I8:
     return np.asarray([(c.op, c.own, c.peer, c.closes, c.stateless) for c in calls], np.int64)
 
 
-class _Batch:
-    """The tables of several dumps side by side."""
-
-    def __init__(self, items: Sequence[Pending]) -> None:
-        self.texts = [text for item in items for text in item.raw.texts]
-        sizes = [item.raw.table.shape[1] for item in items]
-        self.bounds = np.concatenate([[0], np.cumsum(sizes)])
-        before = np.concatenate([[0], np.cumsum([len(item.raw.texts) for item in items])[:-1]])
-        self._table = items[0].raw.table if len(items) == 1 else None
-        self._items = items
-        self._shift = before.repeat(sizes)
-
-    def column(self, name: str) -> I8:
-        """One column of all dumps."""
-        if self._table is not None:
-            return np.asarray(self._table[AT[name]])
-        return np.concatenate([item.raw.table[AT[name]] for item in self._items])
-
-    def text(self, name: str) -> I8:
-        """Indices into ``texts``; −1, the place after the last one, for none."""
-        own = self.column(name)
-        return np.where(own == ABSENT, -1, own + self._shift)
-
-
-def read_entries(items: Sequence[Pending]) -> None:
-    """Fills in the columns of all dumps."""
-    batch = _Batch(items)
-    name, bounds = batch.text("name"), batch.bounds
-    table = _calls(batch.texts)
-    op, own, peer, shut, stateless = (np.ascontiguousarray(column)[name] for column in table.T)
-    closes = shut > 0
-    local, group = _groups(items)
-    p2p = (op == Op.SEND) | (op == Op.RECV) | (batch.column("is_p2p") == 1)
-    seq = np.where(p2p, batch.column("p2p_seq"), batch.column("collective_seq"))
-    if bool((seq < 0).any()):
-        plain = batch.column("seq")
-        seq = np.where(seq < 0, np.where(plain < 0, NO_SEQ, plain), seq)
-    state = batch.text("state")
-    begun = _is(batch, state, "started")
-    created, started, ended, known = _times(batch, stateless > 0, state, begun)
-    _of_dumps(items, batch, ended, known | begun)
-    key_ends = _segments(group, seq, p2p, closes)
-    member = _coalesced(key_ends, closes, started, ended)
-    rows = _rows_kept(group, seq, p2p, closes)
-    count, nbytes = _sizes(batch, op)
-    columns: dict[str, NDArray[Any]] = {
-        "op": op.astype(np.uint8), "group": local.astype(np.int32), "seq": seq, "count": count,
-        "nbytes": nbytes, "own": own.astype(np.int32), "peer": peer.astype(np.int32), "created": created,
-        "started": started, "ended": ended, "coalesced": member,
-    }  # fmt: skip
-    if len(rows) < len(op):
-        columns = {key: column[rows] for key, column in columns.items()}
-    _cut(items, columns, rows, bounds)
-
-
-def _cut(items: Sequence[Pending], columns: dict[str, NDArray[Any]], rows: I8, bounds: I8) -> None:
-    """Gives each dump its part, and words to its first open calls."""
-    cuts = np.searchsorted(rows, bounds).tolist()
-    for i, item in enumerate(items):
-        part = slice(cuts[i], cuts[i + 1])
-        for key, column in columns.items():
-            setattr(item.dump, key, column[part])
-        for row in np.flatnonzero(item.dump.ended == UNSEEN)[:MAX_NOTES].tolist():
-            at = int(rows[cuts[i] + row] - bounds[i])
-            shape, frame = item.words(at if item.order is None else int(item.order[at]))
-            item.dump.notes.append(Note(row, shape, frame))
-
-
-def _of_dumps(items: Sequence[Pending], batch: _Batch, ended: I8, begun: B1) -> None:
-    """What is known of a dump as a whole: its timeout, whether starts are seen, whether its front is
-    missing."""
-    starts = batch.bounds[:-1]
-    timeout = batch.column("timeout_ms")
-    waiting = np.where((ended == UNSEEN) & (timeout > 0), timeout, LIMIT)
-    least = np.minimum.reduceat(waiting, starts).tolist()
-    any_begun = np.logical_or.reduceat(begun, starts).tolist()
-    lost = (batch.column("record_id")[starts] > 0).tolist()
-    for item, shortest, has_start, rolled in zip(items, least, any_begun, lost, strict=True):
-        item.dump.timeout = None if shortest == LIMIT else min(shortest, 1 << 42) * 1_000_000
-        item.dump.has_start, item.dump.lost = has_start, rolled
-
-
-def _sizes(batch: _Batch, op: I8) -> tuple[I8, I8]:
+def _sizes(raw: Raw, op: I8) -> tuple[I8, I8]:
     """(elements, bytes) of each call."""
-    count = batch.column("count_in")
     out = (op == Op.SCATTER) | (op == Op.RECV)
-    if bool(out.any()):
-        count = np.where(out, batch.column("count_out"), count)
+    count = np.where(out, raw.column("count_out"), raw.column("count_in"))
     count = np.where(count == ABSENT, NO_COUNT, count)
-    widths = np.asarray([*(BYTES.get(text.lower(), NO_COUNT) for text in batch.texts), NO_COUNT], np.int64)
-    width = widths[batch.text("dtype")]
+    widths = np.asarray([*(BYTES.get(text.lower(), NO_COUNT) for text in raw.texts), NO_COUNT], np.int64)
+    width = widths[_text(raw, "dtype")]
     safe = (count >= 0) & (width > 0) & (count < LIMIT >> 4)
     return count, np.where(safe, np.where(safe, count, 0) * width, NO_COUNT)
 
 
-def _is(batch: _Batch, column: I8, word: str) -> B1:
+def _is(raw: Raw, column: I8, word: str) -> B1:
     """Rows whose text is a word."""
-    found = np.asarray([*(text == word for text in batch.texts), False], np.bool_)
+    found = np.asarray([*(text == word for text in raw.texts), False], np.bool_)
     return np.asarray(found[column])
 
 
-def _times(batch: _Batch, stateless: B1, state: I8, begun: B1) -> tuple[I8, I8, I8, B1]:
+def _times(raw: Raw, stateless: B1, state: I8, begun: B1) -> tuple[I8, I8, I8, B1]:
     """(created, started, ended, start was noted) with what states say where no time was noted: at the
     earliest when the call was made."""
-    created = np.maximum(batch.column("created"), 0)
-    start, end = batch.column("started"), batch.column("ended")
+    created = np.maximum(raw.column("created"), 0)
+    start, end = raw.column("started"), raw.column("ended")
     known = start > 0
-    done = _is(batch, state, "completed") | (stateless & (batch.column("retired") == 1))
+    done = _is(raw, state, "completed") | (stateless & (raw.column("retired") == 1))
     ended = np.where(end > 0, end, np.where(done, created, UNSEEN))
     begun = begun | (ended != UNSEEN)
     return created, np.where(known, start, np.where(begun, created, UNSEEN)), ended, known
-
-
-def _groups(items: Sequence[Pending]) -> tuple[I8, I8]:
-    """The group of each entry: an index into its dump's ``names``, and a number that no other dump has."""
-    parts, shifts, shift = [], [], 0
-    for item in items:
-        parts.append(_groups_of(item.dump, item.raw))
-        shifts.append(shift)
-        shift += len(item.dump.names)
-    local = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return local, local + np.repeat(shifts, [len(part) for part in parts])
-
-
-def _groups_of(dump: Dump, raw: Raw) -> I8:
-    """int64: the group of each entry, an index into ``dump.names``; learns names of local ids, too."""
-    group, desc = raw.column("group"), raw.column("desc")
-    number, text = raw.column("pg_id"), raw.column("pg_id_text")
-    first, inverse = _combinations(group, number, text, len(raw.texts))
-    names: dict[str, int] = {}
-    index = []
-    for row in first:
-        key = raw.texts[text[row]] if text[row] >= 0 else str(number[row]) if number[row] >= 0 else ""
-        name = (raw.texts[group[row]] if group[row] >= 0 else "") or key
-        if key:
-            dump.ids[key] = name
-        if desc[row] >= 0 and name not in dump.config:
-            dump.config[name] = (raw.texts[desc[row]], None)
-        index.append(names.setdefault(name, len(names)))
-    dump.names = list(names)
-    return np.asarray(index, np.int64)[inverse]
-
-
-def _combinations(group: I8, number: I8, text: I8, texts: int) -> tuple[list[int], I8]:
-    """The first row of each combination, and the combination of each row. Few are in many rows, so each is
-    looked at once."""
-    at = np.full(texts + 1, -1, np.int64)
-    at[np.maximum(group, -1)[::-1]] = np.arange(len(group) - 1, -1, -1)
-    example = at[np.maximum(group, -1)]  # mostly a name of a group has one id
-    if bool((number == number[example]).all() and (text == text[example]).all()):
-        order = np.flatnonzero(at >= 0)
-        place = np.zeros(texts + 1, np.int64)
-        place[order] = np.arange(len(order))
-        return at[order].tolist(), place[np.maximum(group, -1)]
-    mixed = (np.maximum(group, -1) * 1_000_003 + np.maximum(number, -1)) * 1_000_003 + np.maximum(text, -1)
-    _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
-    return first.tolist(), inverse
 
 
 def _segments(group: I8, seq: I8, p2p: B1, closes: B1) -> I8 | None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from megatrace.model.events import NO_PEER
 from megatrace.readers.flight_recorder_entries import Dump
 
 _SAID = re.compile(r"rank[_\-.=]?(\d{1,7})", re.IGNORECASE)
@@ -43,15 +42,13 @@ def assign_ranks(dumps: Sequence[Dump]) -> Assigned:
 def _possible(dump: Dump, members: dict[int, frozenset[int]]) -> Set[int] | None:
     """Ranks that are members of all the dump's groups, narrowed by its messages; None where no group is
     known. ``members`` by the identity of the tuple of ranks: all dumps share the same few."""
-    rows = dump.own != NO_PEER
-    first = int(rows.argmax()) if len(rows) else 0
-    sends = len(rows) > 0 and bool(rows[first])
-    own = int(dump.own[first]) if sends else NO_PEER
-    if sends:
-        ranks = dump.config.get(dump.names[int(dump.group[first])], ("", None))[1]
-        if ranks is not None and own < len(ranks):
-            return {ranks[own]}
-        sends = ranks is None
+    said = None
+    if dump.own is not None:
+        group, own = dump.own
+        order = dump.config.get(dump.names[group], ("", None))[1]
+        if order is not None and own < len(order):
+            return {order[own]}
+        said = own if order is None else None
     options: Set[int] | None = None
     groups = [ranks for _, ranks in dump.config.values() if ranks is not None]
     for ranks in sorted(groups, key=len):
@@ -59,8 +56,8 @@ def _possible(dump: Dump, members: dict[int, frozenset[int]]) -> Set[int] | None
         if found is None:
             found = members[id(ranks)] = frozenset(ranks)
         options = found if options is None else options & found
-    if sends and not options:
-        return {own}  # the default group is the world
+    if said is not None and not options:
+        return {said}  # the default group is the world
     return options
 
 

@@ -19,8 +19,9 @@ COLUMNS = (
     "record_id", "name", "group", "desc", "pg_id", "pg_id_text", "collective_seq", "p2p_seq", "seq", "is_p2p",
     "count_in", "count_out", "dtype", "created", "started", "ended", "state", "retired", "timeout_ms",
 )  # fmt: skip
-"""The columns in order; ``name``, ``group``, ``desc``, ``pg_id_text``, ``dtype`` and ``state`` are indices of
-texts. The twin of the enumeration in ``native/flight_recorder.h``."""
+"""The columns in order. The twin of the enumeration in ``native/flight_recorder.h``."""
+TEXTS = ("name", "group", "desc", "pg_id_text", "dtype", "state")
+"""Those that are indices of texts."""
 ABSENT = UNSEEN
 """A value that is not there, or of another type."""
 LIMIT = 1 << 62

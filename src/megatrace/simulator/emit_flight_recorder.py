@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from megatrace.errors import UsageError
 from megatrace.model.events import UNSEEN, Op
 from megatrace.model.layout import Axis
 from megatrace.model.trace import Trace
+from megatrace.simulator.torch_pickle import torch_pickle
 
 ENTRIES = 2000
 """Entries that PyTorch's recorder keeps by default."""
@@ -140,7 +140,7 @@ class Dumps:
 
     def pickled(self, rank: int) -> bytes:
         """The dump of one rank as PyTorch writes it."""
-        return pickle.dumps(self.value(rank), protocol=2)
+        return torch_pickle(self.value(rank))
 
 
 def _column(column: np.ndarray[Any, Any] | None, rows: slice) -> list[int]:

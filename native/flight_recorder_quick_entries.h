@@ -1,0 +1,208 @@
+// The entries of a dump on the straight way (flight_recorder_quick.h): a row of numbers each.
+#ifndef MEGATRACE_FLIGHT_RECORDER_QUICK_ENTRIES_H
+#define MEGATRACE_FLIGHT_RECORDER_QUICK_ENTRIES_H
+
+#include "flight_recorder_quick.h"
+
+namespace fr {
+
+// Reads the value of one key into its column, where it is what nearly all are.
+inline bool Quick::usual(int which, int64_t *row) {
+  if (length - at < 10) return false;
+  const uint8_t code = data[at];
+  if (code == 'h') {
+    const uint8_t index = data[at + 1];
+    if (index >= memo.size || memo.at[index].type != Type::kText) return false;
+    if (which == MEGATRACE_FR_NAME_TEXT || which == MEGATRACE_FR_STATE_TEXT) {
+      if (memo.at[index].text < 0) return false;
+      row[which] = memo.at[index].text;
+    } else if (which != kNoField) {
+      return false;
+    }
+    at += 2;
+    return true;
+  }
+  if (which < 0 || which >= MEGATRACE_FR_WIDTH || !kIsNumber[which]) return false;
+  int64_t value = kAbsent;
+  ++at;
+  if (code != 'N' && !integer(code, &value)) {
+    --at;
+    return false;
+  }
+  row[which] = value >= -1 && value < kLimit ? value : kAbsent;
+  return true;
+}
+
+// Reads the value of one key into its column.
+inline bool Quick::field(int which, int64_t *row, int32_t *dtypes) {
+  Item item;
+  int32_t text;
+  if (which == MEGATRACE_FR_GROUP_TEXT && is_couple() ? !couple<false>(2, &item) : !value<false>(2, &item)) return false;
+  const bool listed = item.type == Type::kList || item.type == Type::kTuple;
+  if ((listed || item.type == Type::kDict) && sums.at[item.extra].depth >= kNested) return false;
+  switch (which) {
+  case kNoField: return true;
+  case MEGATRACE_FR_IS_P2P:
+  case MEGATRACE_FR_RETIRED: row[which] = item.type == Type::kBool ? item.number : kAbsent; return true;
+  case MEGATRACE_FR_COUNT_IN:
+  case MEGATRACE_FR_COUNT_OUT: row[which] = listed ? sums.at[item.extra].total : kAbsent; return true;
+  case kInDtypes: dtypes[0] = listed ? sums.at[item.extra].first : -1; return true;
+  case kOutDtypes: dtypes[1] = listed ? sums.at[item.extra].first : -1; return true;
+  case MEGATRACE_FR_NAME_TEXT:
+  case MEGATRACE_FR_STATE_TEXT:
+    if (!number_of(item, &text)) return false;
+    row[which] = text < 0 ? kAbsent : text;
+    return true;
+  case MEGATRACE_FR_GROUP_TEXT: {
+    int32_t desc = listed ? sums.at[item.extra].second : -1;
+    if (listed) text = sums.at[item.extra].first;
+    else if (!number_of(item, &text)) return false;
+    row[MEGATRACE_FR_GROUP_TEXT] = text < 0 ? kAbsent : text;
+    row[MEGATRACE_FR_DESC_TEXT] = desc < 0 ? kAbsent : desc;
+    return true;
+  }
+  case MEGATRACE_FR_PG_ID:
+    if (!number_of(item, &text)) return false;
+    row[MEGATRACE_FR_PG_ID_TEXT] = text < 0 ? kAbsent : text;
+    row[MEGATRACE_FR_PG_ID] = item.type == Type::kInt ? fr::number(data, item.type, 0, item.number) : kAbsent;
+    return true;
+  default: row[which] = fr::number(data, item.type, item.extra, item.number); return true;
+  }
+}
+
+// Which column a key stands for.
+inline bool Quick::key(int *which) {
+  if (length - at >= 2 && data[at] == 'h' && data[at + 1] < memo.size && memo.at[data[at + 1]].field != -2) {
+    *which = memo.at[data[at + 1]].field;
+    at += 2;
+    return true;
+  }
+  Item key;
+  if (!value<false>(2, &key) || key.type != Type::kText) return false;
+  *which = field_of(data + key.number, key.extra);
+  if (key.memo >= 0) memo.at[key.memo].field = static_cast<int16_t>(*which);
+  return true;
+}
+
+// A dictionary that is an entry, from its first byte on.
+inline bool Quick::entry() {
+  const uint64_t begin = at++, sums_before = sums.size, memo_before = memo.size;
+  int32_t where;
+  if (!rows.reserve(rows.size + MEGATRACE_FR_WIDTH) || !begins.add(static_cast<uint32_t>(begin)) ||
+      !put(false, kOpen, &where) || !next('('))
+    return false;
+  int64_t *row = rows.at + rows.size;
+  for (int i = 0; i < MEGATRACE_FR_WIDTH; ++i) row[i] = kAbsent;
+  int32_t dtypes[2] = {-1, -1};
+  Sum sum = {kAbsent, kAbsent, -1, -1, static_cast<uint32_t>(begin), 1};
+  while (next('(')) {
+    for (++at; !next('u');) {
+      int which;
+      if (!key(&which) || (!usual(which, row) && !field(which, row, dtypes))) return false;
+    }
+    ++at;
+  }
+  if (where < 0 && !put(false, kOpen, &where)) return false;
+  const int32_t dtype = dtypes[0] < 0 ? dtypes[1] : dtypes[0];
+  row[MEGATRACE_FR_DTYPE_TEXT] = dtype < 0 ? kAbsent : dtype;
+  rows.size += MEGATRACE_FR_WIDTH;
+  if (memo.size == memo_before + (where >= 0)) sums.size = sums_before; // nothing of it can be referred to
+  sum.depth = kNested; // no value of it is deeper than one less
+  Item unused;
+  return where < 0 || keep(Type::kDict, sum, where, &unused);
+}
+
+inline bool Quick::entries() {
+  Item item;
+  int32_t where;
+  entries_at = at++;
+  if (!put(false, kOpen, &where)) return false; // it stays open: nothing may refer to it
+  while (next('(')) {
+    for (++at; !next('e');) {
+      if (next('}')) {
+        if (!entry()) return false;
+      } else {
+        if (!value<false>(1, &item) || item.type == Type::kDict) return false;
+        ++bad;
+      }
+    }
+    ++at;
+  }
+  if (where < 0 && !put(false, kOpen, &where)) return false;
+  entries_end = at;
+  return true;
+}
+
+// Reads the whole file; false where it is put together in another way.
+inline bool Quick::run() {
+  at = wasted = containers = bad = entries_at = entries_end = 0;
+  groups = false;
+  memo.size = sums.size = rows.size = begins.size = 0;
+  int32_t where;
+  if (length < 8 || length > UINT32_MAX || data[0] != 0x80 || data[1] > 5) return false;
+  at = data[2] == 0x95 ? 11 : 2;
+  if (!next('}')) return false;
+  ++at;
+  if (!put(false, kOpen, &where)) return false;
+  bool seen = false;
+  while (next('(')) {
+    for (++at; !next('u');) {
+      Item key, item;
+      if (!value<false>(1, &key) || key.type != Type::kText) return false;
+      const auto is = [&](const char *word) {
+        return key.extra == strlen(word) && !memcmp(data + key.number, word, key.extra);
+      };
+      if (is("entries")) {
+        if (entries_at || !next(']') || !entries()) return false;
+      } else {
+        const bool is_groups = is("pg_config");
+        if ((is_groups && seen) || !value<false>(1, &item)) return false;
+        seen = seen || is_groups;
+        groups = groups || (is_groups && item.type == Type::kDict);
+      }
+    }
+    ++at;
+  }
+  if (where < 0 && !put(false, kOpen, &where)) return false;
+  return next('.') && (entries_at || groups);
+}
+
+// Writes one entry as JSON, or everything but the entries with -1.
+inline void Quick::write(int64_t which) {
+  wasted = 0;
+  Item unused;
+  if (which < 0) return write_rest();
+  if (static_cast<uint64_t>(which) >= begins.size) return writer->word("{}");
+  at = begins.at[which];
+  value<true>(0, &unused);
+}
+
+inline void Quick::write_rest() {
+  int32_t where;
+  Item item;
+  bool more = false;
+  at = data[2] == 0x95 ? 12 : 3; // after the opcode that makes the dictionary
+  if (!put(true, kOpen, &where)) return;
+  writer->byte('{');
+  while (next('(')) {
+    for (++at; !next('u');) {
+      const uint64_t size = writer->size;
+      if (more) writer->byte(',');
+      if (!value<true>(1, &item)) return;
+      if (at == entries_at) {
+        at = entries_end;
+        writer->size = size;
+        continue;
+      }
+      more = true;
+      writer->byte(':');
+      if (!value<true>(1, &item)) return;
+    }
+    ++at;
+  }
+  writer->byte('}');
+}
+
+} // namespace fr
+
+#endif
