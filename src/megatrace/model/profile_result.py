@@ -241,7 +241,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A node of the flame view: operators by where they were called, over all ranks and threads. Times in ns."""
+    """A node of the flame view: operators by where they were called, over all ranks and threads. In ns."""
 
     name: str
     total: int
