@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 SPEED := $(filter-out __init__ measure accuracy cases ingest_data optable_data,$(basename $(notdir $(wildcard benchmarks/*.py))))
 NATIVE := $(wildcard native/*.h native/*.c native/*.cc native/*.cpp native/CMakeLists.txt)
 
-.PHONY: help venv demo test lint format docs bench-speed bench-accuracy bench-cases fuzz clean
+.PHONY: help venv demo test lint format docs bench-speed bench-accuracy bench-rivals bench-cases fuzz clean
 
 help: ## say what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench-speed: $(STAMP) ## measure reading and analysis, write benchmarks/results/
 
 bench-accuracy: $(STAMP) ## score the fault matrix, write benchmarks/results/accuracy.json
 	@$(BIN)/python -m benchmarks.accuracy
+
+bench-rivals: $(STAMP) ## compare with published methods, write benchmarks/results/rivals.json
+	@$(BIN)/python -m benchmarks.rivals
 
 bench-cases: $(STAMP) ## print our verdict on each real case beside the right answer
 	@$(BIN)/python -m benchmarks.cases

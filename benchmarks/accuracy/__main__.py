@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 
 from benchmarks.accuracy.cases import BENCH_SEED, SOURCES, Case, matrix, run
-from benchmarks.accuracy.running import Record, partial_path, run_all
+from benchmarks.accuracy.running import Record, partial_path, run_all, score_case
 from benchmarks.accuracy.scoring import decidable, diagnosed, score, seen
 from benchmarks.accuracy.tables import Row, goals, kind_of, missed, summed
 from benchmarks.measure import write_result
@@ -53,8 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     begin = time.monotonic()
     path = partial_path(options.seed_base)
-    with _progress(len(cases)) as done:
-        records = run_all(cases, path, resume=options.resume, workers=options.workers, done=done)
+    with progress(len(cases)) as done:
+        records = run_all(
+            cases, path, resume=options.resume, workers=options.workers, done=done, score=score_case
+        )
     records.sort(key=lambda record: (record["seed"], SOURCES.index(record["source"] or "ring")))
     _show(records, console, time.monotonic() - begin)
     if options.filter or options.shard:
@@ -110,7 +112,8 @@ def _trait(case: Case, key: str) -> str:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[_Done]:
+def progress(total: int) -> Iterator[_Done]:
+    """A bar on a terminal, nothing in a pipe; call what it gives with the name of each thing done."""
     if not sys.stderr.isatty():
         yield _Done(None)
         return

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from benchmarks.accuracy.cases import SOURCES, Case, run
 from benchmarks.accuracy.scoring import decidable, diagnosed, score, seen
@@ -65,8 +65,25 @@ def read_records(path: Path) -> list[Record]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+class Identified(Protocol):
+    """Anything that one process can score alone; records carry its id."""
+
+    @property
+    def id(self) -> str:
+        """What it is called on the command line."""
+
+
+One = TypeVar("One", bound=Identified)
+
+
 def run_all(
-    cases: Iterable[Case], path: Path, *, resume: bool, workers: int, done: Callable[[str], None]
+    cases: Iterable[One],
+    path: Path,
+    *,
+    resume: bool,
+    workers: int,
+    done: Callable[[str], None],
+    score: Callable[[One], list[Record]],
 ) -> list[Record]:
     """Scores all cases in ``workers`` processes; appends to ``path`` as they come."""
     cases = list(cases)
@@ -79,7 +96,7 @@ def run_all(
         for case in cases:
             if case.id in known:
                 done(case.id)
-        for new in _results([case for case in cases if case.id not in known], workers):
+        for new in _results([case for case in cases if case.id not in known], workers, score):
             out.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in new)
             out.flush()
             records += new
@@ -87,13 +104,13 @@ def run_all(
     return records
 
 
-def _results(cases: list[Case], workers: int) -> Iterator[list[Record]]:
+def _results(cases: list[One], workers: int, score: Callable[[One], list[Record]]) -> Iterator[list[Record]]:
     if workers <= 1:
-        yield from map(score_case, cases)
+        yield from map(score, cases)
         return
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # a worker a core; more threads only get in each other's way
     with ProcessPoolExecutor(workers) as pool:
-        waiting = [pool.submit(score_case, case) for case in cases]
+        waiting = [pool.submit(score, case) for case in cases]
         for future in as_completed(waiting):
             yield future.result()

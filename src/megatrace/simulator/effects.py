@@ -32,7 +32,9 @@ from megatrace.simulator.faults import (
 from megatrace.simulator.program import Call, Compute, HostMark, HostWork, Program, Wait
 
 MS = 1e6
-_COMPUTE, _HOST, _UNEVEN, _CLOCK = range(4)
+_COMPUTE, _HOST, _UNEVEN, _CLOCK, _LASTING = range(5)
+MEMORY = 4
+"""Iterations for which lasting noise stays the same: a few seconds, in which a temperature changes."""
 HOST_OUTLIER_MS = 3.0
 """An operating system preempts a process for a time slice of a few ms."""
 
@@ -74,6 +76,10 @@ class Times:
         shape = (len(computes), *cluster.shape)
         random = generator(scenario.seed, self.iteration, self.program.stage, _COMPUTE)
         times = random.standard_normal(shape, dtype=np.float32).astype(np.float64)
+        if scenario.noise_memory:
+            stretch = generator(scenario.seed, self.iteration // MEMORY, self.program.stage, _LASTING)
+            times *= 1 - scenario.noise_memory
+            times += scenario.noise_memory * stretch.standard_normal(cluster.shape)
         np.abs(times, out=times)  # one-sided: a kernel is late, never early
         times *= scenario.compute_noise
         times += 1.0
