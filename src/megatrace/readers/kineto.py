@@ -40,7 +40,7 @@ def is_profile(head: bytes) -> bool:
     return keyed or _EVENT.match(head) is not None
 
 
-@registry.register("kineto", summary="profiles of PyTorch (Kineto): read by megatrace profile")
+@registry.register("kineto", summary="profiles of PyTorch (Kineto): read by megatrace profile", own_keys=True)
 class KinetoReader:
     """See ``readers.Reader``: takes the format, reads nothing, and says what does."""
 
@@ -58,13 +58,15 @@ class KinetoReader:
 
     def finish(self) -> Trace:
         """Raises TraceError with the command that reads profiles: they accuse nobody."""
-        named = self._paths[0] + (f" and {len(self._paths) - 1:,} more" if len(self._paths) > 1 else "")
-        verb = "are profiles" if len(self._paths) > 1 else "is a profile"
-        raise TraceError(
-            f"{named} {verb} of PyTorch: they say where time went, not what is wrong; "
-            f"megatrace profile {self._paths[0]} reads them",
-            path=self._paths[0],
-        )
+        first = self._paths[0]
+        folders = {str(Path(path).parent) for path in self._paths}
+        if len(self._paths) == 1:
+            said = f"{first} is a profile of PyTorch: it says where time went, not what is wrong"
+        else:
+            others = f"{first} and {len(self._paths) - 1:,} more"
+            said = f"{others} are profiles of PyTorch: they say where time went, not what is wrong"
+        where = first if len(self._paths) == 1 or len(folders) > 1 else folders.pop()
+        raise TraceError(f"{said}; read with: megatrace profile {where}", path=first)
 
 
 def read_profile(source: Source, place: int, progress: Progress | None = None) -> RankProfile:

@@ -191,10 +191,12 @@ def _offer(source: Source, found: _Found) -> None:
 
 
 def _order(likely: str) -> list[str]:
-    """Readers of one format first, the likely one before them; the one of any log takes what they leave."""
+    """Readers of one format first, those that know theirs by keys of its own and the likely one before them;
+    the one of any log takes what they leave."""
 
-    def place(name: str) -> tuple[bool, bool]:
-        return bool(registry.declaration(name).metadata.get("fallback")), name != likely
+    def place(name: str) -> tuple[bool, bool, bool]:
+        said = registry.declaration(name).metadata
+        return bool(said.get("fallback")), not said.get("own_keys"), name != likely
 
     return sorted(registry.names(), key=place)
 
