@@ -21,7 +21,7 @@ from megatrace.errors import UsageError
 from megatrace.model.events import UNSEEN, Op
 from megatrace.model.layout import Axis
 from megatrace.model.trace import Trace
-from megatrace.simulator.torch_pickle import torch_pickle
+from megatrace.simulator.torch_pickle import Shared, torch_pickle
 
 ENTRIES = 2000
 """Entries that PyTorch's recorder keeps by default."""
@@ -104,8 +104,10 @@ class Dumps:
                     last[comm][at] = max(last[comm][at], counter[comm])
             if i < first:
                 continue
+            frames = self.frames(Op(op), comm)
             entries.append(
                 {
+                    **({} if frames is None else {"frames": frames}),
                     "record_id": i,
                     "pg_id": local[comm],
                     "process_group": words[comm],
@@ -130,6 +132,11 @@ class Dumps:
             )
         keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
         return entries, {str(local[c]): dict(zip(keys, last[c], strict=True)) for c in groups}
+
+    def frames(self, op: Op, comm: int) -> list[Shared] | None:
+        """The stack frames of a call, innermost first; None: none are recorded, as if switched off."""
+        del op, comm
+        return None
 
     def _name(self, op: int, comm: int, rank: int, peer: int) -> str:
         if op not in (Op.SEND, Op.RECV):

@@ -57,6 +57,7 @@ KEYS: dict[str, str] = {
     "network_latency_us": "latency of a message between nodes",
     "compute_noise": "spread of kernel times (share, one-sided)",
     "host_noise": "spread of host times (share, one-sided)",
+    "noise_memory": "share of a device's noise that stays for four iterations, as heat and clocks do",
     "outlier_share": "share of kernels with a heavy-tailed delay",
     "outlier_ms": "smallest such delay",
     "clock_offset_us": "standard deviation of the offset of a node's clock",

@@ -102,7 +102,6 @@ class Scenario(BaseModel):
     compute_noise: Annotated[float, Field(ge=0, le=1)] = 0.01
     host_noise: Annotated[float, Field(ge=0, le=2)] = 0.05
     noise_memory: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of a device's noise that stays for a few iterations, as heat and clocks do."""
     outlier_share: Annotated[float, Field(ge=0, le=0.1)] = 2e-4
     outlier_ms: Ms = 2.0
     clock_offset_us: Ms = 100.0
