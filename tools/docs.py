@@ -25,7 +25,7 @@ from megatrace.errors import EXIT_CODES
 from megatrace.registry import Registry
 from megatrace.reports.schema import schema
 from megatrace.simulator import reference as scenarios
-from tools.measured import accuracy_page, speed_page
+from tools.measured import accuracy_page, rivals_page, speed_page
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -115,6 +115,7 @@ def pages() -> dict[str, str]:
         made.setdefault(f"{registry.kind}s.md", catalogue_page(registry))
     made["scenario.md"] = f"{HEAD}\n{scenarios.reference_page()}"
     made["accuracy.md"] = f"{HEAD}\n{accuracy_page(RESULTS)}"
+    made["rivals.md"] = f"{HEAD}\n{rivals_page(RESULTS)}"
     made["speed.md"] = f"{HEAD}\n{speed_page(RESULTS)}"
     made["modules.md"] = modules_page()
     made["job-yaml.md"] = f"{HEAD}\n{reference_page()}"

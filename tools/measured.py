@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-ACCURACY = "accuracy"
+ACCURACY, RIVALS = "accuracy", "rivals"
 SOURCES = {
     "ring": "start and end times of every call, peers, nodes (in memory, from the simulator)",
     "text": "a text call log with operation numbers: host times only, no group hash, no peer",
@@ -42,6 +42,21 @@ To repeat: the command below for all, and for one case
 only afterwards: the analysis had been mended on the misses of other seeds. Who mends it on the misses listed
 here records the next figures on seeds that nobody has seen, with `--seed-base N`.
 """
+COMPARED = """\
+Methods that others have published, written anew as their papers describe them (`benchmarks/rivals/`), are
+given the same recordings, with start and end of every call on exact clocks, exact phase labels, and the
+threshold that is best for each on tuning seeds. Two kinds of jobs: that of the paper which compares them (TP2
+PP4 DP4, 48 layers, a hang or a delay of 50 ms to 30 s at a random position of a forward, a backward or a
+transmission), and jobs of a second generator with other layouts, lasting noise and other shapes of faults, on
+which nothing was tuned.
+
+- **F1** counts naming one of the culprits and nobody outside their tensor groups; **exact** counts naming the
+  culprits and nobody else. Kind and window count for neither, because most methods state none.
+- **Published** is the F1 that the paper gives; a method that does not come within 0.05 of it on the paper's
+  job is labelled "not reproduced": its row then says how our version of the idea does, not how theirs did.
+
+To repeat: `make bench-rivals`, and for one run `python -m benchmarks.rivals --run GENERATOR:STATE:SEED`.
+"""
 SPEED = """\
 Goals are ratios to something that the same process measured in the same run (reading the input once, a plain
 implementation), because machines differ and are shared. To repeat: `make bench-speed`.
@@ -68,10 +83,81 @@ def accuracy_page(results: Path) -> str:
     return "\n".join(parts)
 
 
+def rivals_page(results: Path) -> str:
+    """The comparison with published methods, from ``results/rivals.json`` if there is one."""
+    parts = ["# Beside published methods\n", COMPARED]
+    result = _load(results / f"{RIVALS}.json")
+    if result is None:
+        return "\n".join([*parts, "Not measured yet: there is no `benchmarks/results/rivals.json`.\n"])
+    figures = result["figures"]
+    parts += [_provenance(result), f"{figures['runs']:,} runs.\n", "## Goals\n", _goals(result["goals"])]
+    for generator, title in (("paper", "The paper's job"), ("other", "The second generator")):
+        rows = [row for row in figures["rows"] if row["generator"] == generator]
+        heads = ["method", "hang F1", "exact", "published", "slow F1", "exact", "published", ""]
+        parts += [f"## {title}\n", _table(heads, [_compared(row) for row in rows])]
+    parts += ["## Delays at different places\n", PLACES, _places(figures["positions"])]
+    parts += ["## Both thresholds swept\n", SWEPT, _sweep(figures["sweep"])]
+    parts.append(f"## Misses\n\n{len(figures['misses']):,} reasons by the full rule of the fault matrix.\n")
+    if figures["misses"]:
+        parts.append("\n".join(f"- `{m['run']}`: {_cell(m['why'])}" for m in figures["misses"]) + "\n")
+    return "\n".join(parts)
+
+
+PLACES = """\
+One delay an iteration, at four places; times are those of the iteration. A pipeline's bubbles forgive a delay
+up to a length that depends on its place: what it costs has to be asked, and a fixed threshold cannot.
+"""
+SWEPT = """\
+Precision / recall on the paper's job where findings count only if the iteration's performance (usual over
+actual time) lies below the row's, and the slowdown of the culprit's slowest task reaches the column's.
+"""
+
+
+def _compared(row: dict[str, Any]) -> list[str]:
+    cells, labels = [row["method"]], []
+    for state in ("hang", "slow"):
+        part = row[state]
+        published = "–" if part["published"] is None else f"{part['published']:.2f}"
+        cells += [f"{part['f1']:.2f}", f"{part['f1_exact']:.2f}", published]
+        if part["reproduced"] is False:
+            labels.append(f"{state}: not reproduced")
+    return [*cells, ", ".join(labels)]
+
+
+def _places(rows: Sequence[dict[str, Any]]) -> str:
+    delays = list(rows[0]["iteration_ms"])
+    limits = ("lengthens_ms", "megatrace_ms", "fixed_threshold_ms")
+    heads = ["place", *(f"{ms} ms" for ms in delays), "lengthens from", "MegaTrace from", "fixed from"]
+    return _table(
+        heads,
+        [
+            [
+                row["place"],
+                *(f"{row['iteration_ms'][ms]:,.0f}" for ms in delays),
+                *("–" if row[key] is None else f"{row[key]} ms" for key in limits),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _sweep(rows: Sequence[dict[str, Any]]) -> str:
+    columns = sorted({row["slowdown_from"] for row in rows})
+    cells = {(row["performance_below"], row["slowdown_from"]): row for row in rows}
+    lines = [
+        [
+            f"{below:.0%}",
+            *(f"{(c := cells[(below, at)])['precision']:.2f} / {c['recall']:.2f}" for at in columns),
+        ]
+        for below in sorted({row["performance_below"] for row in rows})
+    ]
+    return _table(["performance below", *(f"slowdown ≥ {at:.0%}" for at in columns)], lines)
+
+
 def speed_page(results: Path) -> str:
     """One section for every other result: what was measured against which goal."""
     parts = ["# Speed\n", SPEED]
-    found = sorted(path for path in results.glob("*.json") if path.stem != ACCURACY)
+    found = sorted(path for path in results.glob("*.json") if path.stem not in (ACCURACY, RIVALS))
     for path in found:
         result = _load(path)
         if result is not None:
