@@ -216,6 +216,7 @@ class _Builder:
         self.peer = self._peers(peers)
         self.seq = self._sequence()
         self.lost = np.zeros(len(self.ranks), np.bool_)
+        self.ends = np.empty(0, np.int64)
 
     def _peers(self, given: NDArray[np.int32] | None) -> I4:
         """The global peer of each P2P row (``NO_PEER`` elsewhere): as recorded, as given, or the pair's
@@ -295,6 +296,7 @@ class _Builder:
         present = np.flatnonzero(last >= 0)
         present = present[np.lexsort((self.comm[last[present]], self.rank_index[last[present]]))]
         first, last = first[present], last[present]
+        self.ends = last
         made = np.bincount(key, minlength=size)[present]
         # Numbers rise by one and start at 0 (NCCL) or 1 (PyTorch), or records are missing.
         lost = (self.seq[last] - self.seq[first] + 1 != made) | (self.seq[first] > 1)
@@ -335,7 +337,7 @@ class _Builder:
         send = self.events.op[last] == Op.SEND
         base = pair_bases(
             self.events, self.bounds, self.seq, self.comm, self.lost, self.peer, last, inverse, rows,
-            settled=self.settled,
+            self.ends, settled=self.settled,
         )  # fmt: skip
         known = base != UNALIGNED
         self.seq[rows] -= base[inverse]

@@ -127,9 +127,20 @@ class Source:
         held in memory.
         """
         parts: list[bytes] = []
-        # The rest of the file at once where its size is known, and one byte more to see its end.
-        room = self._packed_size - len(self.head) + 1 if self.kind == "plain" else 1 << 20
-        view, total = memoryview(bytearray(min(max(room, HEAD), limit + 1, 1 << 24))), 0
+        total = 0
+        if self.kind == "plain" and not self._head_at:
+            # The rest of the file at once where its size is known, and one byte more to see its end.
+            room = min(max(self._packed_size - len(self.head) + 1, HEAD), limit + 1, 1 << 24)
+            part = self.head
+            while part and total <= limit:
+                total += len(part)
+                parts.append(part)
+                part = self._read(room)
+            if total <= limit:
+                return b"".join(parts)
+            self.damage = self.damage or f"is larger than {limit:,} bytes"
+            return b""
+        view = memoryview(bytearray(min(1 << 20, limit + 1)))
         while size := self.readinto(view):
             total += size
             if total > limit:
