@@ -108,6 +108,7 @@ def test_a_rank_that_never_posts_its_recv_is_named_with_stage_and_micro_batch(tm
     assert where.op is not None
     assert where.op.startswith("RECV")
     assert where.peer == 1
+    assert where.training_step == 3, "its optimizer has made three steps"
     _compare_with_flight_recorder(trace, tmp_path)
     spool = Spool(tmp_path / "archive", 1 << 30)
     spool.round(sorted((tmp_path / "run" / "rings").glob("*.ring")))

@@ -39,6 +39,13 @@ class FakeRing:
         self.folder = str(folder)
         self.lines: list[tuple[Any, ...]] = []
         self.broken = False
+        self.until = 0
+
+    def open(self) -> None:
+        """It is always there."""
+
+    def held(self) -> int:
+        return self.until
 
     def put(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int) -> int:
         if self.broken:
@@ -220,6 +227,7 @@ def test_groups_of_nccl_are_named_but_their_calls_are_not_written(ring: FakeRing
             "recorded": False,
         }
     ]
+    assert told["unobserved"] == {}
     assert hook.on
 
 

@@ -27,6 +27,7 @@ from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.infer_layout import Resolved, resolve
 from megatrace.analysis.inspector import diagnose_inspector
 from megatrace.analysis.locate import Locator, communicator_names, with_peers
+from megatrace.analysis.marks import with_marks
 from megatrace.analysis.network import WORK_REQUEST, diagnose_network, judge_network, shown
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.ras import diagnose_ras
@@ -72,7 +73,8 @@ def diagnose(
     first finding for a viewer."""
     if trace.facts and not _recorded(trace):
         return diagnose_facts(trace)
-    seen = with_blind_spots(_of_recordings(trace, now, progress, earlier, timeline=timeline), trace)
+    seen = with_marks(_of_recordings(trace, now, progress, earlier, timeline=timeline), trace)
+    seen = with_blind_spots(seen, trace)
     return with_evidence(seen, trace) if trace.facts else seen
 
 

@@ -1,4 +1,4 @@
-"""Faults for practice, on a job of one's own: a stopped rank, busy processors, a late network.
+"""Faults for practice, on a job of one's own: a stopped rank, a Recv held back, load, a late network.
 
 Each is a context that begins the fault and always undoes it: at the end of its time, at Ctrl-C, at SIGTERM. A
 helper process undoes it where this one is killed outright. A target is named by whoever asks; nothing here
@@ -17,7 +17,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from megatrace.collect import processes, torch_ring
 from megatrace.errors import UsageError
 
 LONGEST_S = 3600.0
@@ -29,7 +31,14 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.setsid()
 sys.stdin.buffer.read()
-if sys.argv[1] == "resume":
+if sys.argv[1] == "clear":
+    try:
+        with open(sys.argv[2], "r+b", buffering=0) as file:
+            file.seek(int(sys.argv[3]))
+            file.write(bytes(8))
+    except OSError:
+        pass
+elif sys.argv[1] == "resume":
     for word in sys.argv[2:]:
         try:
             os.kill(int(word), signal.SIGCONT)
@@ -44,7 +53,7 @@ else:
 def guarded(*undo: str) -> Iterator[None]:
     """Runs the block; whatever becomes of this process, ``undo`` is done when it is over.
 
-    ``undo`` is ``resume PID…`` or ``run COMMAND…``.
+    ``undo`` is ``resume PID…``, ``clear FILE OFFSET`` or ``run COMMAND…``.
     """
     guard = subprocess.Popen([sys.executable, "-c", _GUARD, *undo], stdin=subprocess.PIPE)
     try:
@@ -72,6 +81,70 @@ def paused(pids: Sequence[int]) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         yield
+
+
+@contextmanager
+def receiving_nothing(pid: int, seconds: float) -> Iterator[None]:
+    """Keeps a process from posting a Recv for the time of the block, and for ``seconds`` at most: the hook of
+    torch.distributed in it looks into the head of its ring. The Recv is posted afterwards, so no message is
+    lost. Raises UsageError where the process has no such ring."""
+    rings = [Path(path) for path in processes.rings_of(pid) if Path(path).name.startswith("torch-")]
+    if not rings:
+        raise UsageError(
+            f"process {pid} has no ring of torch.distributed: it is not recorded, or made no call yet"
+        )
+    ring = str(rings[0])
+    until = time.monotonic_ns() + int(seconds * 1e9)
+    with guarded("clear", ring, str(torch_ring.HELD_AT)):
+        try:
+            with open(ring, "r+b", buffering=0) as file:  # noqa: PTH123
+                file.seek(torch_ring.HELD_AT)
+                file.write(until.to_bytes(8, "little"))
+        except OSError as error:
+            raise UsageError(f"the ring of process {pid} cannot be written: {error.strerror}") from None
+        yield
+
+
+_GPU = """
+import os, sys
+try:
+    import torch
+except ImportError:
+    sys.exit("PyTorch is not installed in " + sys.executable)
+if not torch.cuda.is_available():
+    sys.exit("there is no GPU that PyTorch can use")
+device, parent = int(sys.argv[1]), os.getppid()
+if device >= torch.cuda.device_count():
+    sys.exit(f"there is no GPU {device}; PyTorch sees {torch.cuda.device_count()}")
+with torch.no_grad():
+    a = torch.randn(4096, 4096, device=f"cuda:{device}")
+    print("ready", flush=True)
+    while os.getppid() == parent:
+        for _ in range(10):
+            a @ a
+        torch.cuda.synchronize(device)
+"""
+
+
+@contextmanager
+def busy_gpu(device: int, python: str) -> Iterator[None]:
+    """Keeps a GPU busy with products of matrices, from a process of ``python``, which has PyTorch. Raises
+    UsageError where there is none, or no such GPU."""
+    words = [python, "-c", _GPU, str(device)]
+    try:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise UsageError(f"{python} cannot be started: {error.strerror}") from None
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            if process.stdout.readline() != "ready\n":
+                said = process.stderr.read().strip().splitlines()
+                raise UsageError(f"gpu: {said[-1] if said else 'the process ended at once'}")
+            yield
+        finally:
+            process.kill()
 
 
 @contextmanager

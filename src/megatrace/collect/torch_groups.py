@@ -19,15 +19,24 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, Protocol
 
+from . import blind_spots
+
 SCHEMA = "megatrace.groups/1"
 MAX_ARGUMENTS = 512
 """Words of the command line that are kept; Megatron-LM's longest ones have some two hundred."""
+
+
+MAX_MAPS = 8 << 20
+"""Bytes of a memory map that are read: some milliseconds, at the first call of each group."""
 
 
 class Place(Protocol):
     """Where the file goes."""
 
     folder: str
+
+    def open(self) -> None:
+        """Makes the ring, so that whoever looks for this process finds it."""
 
 
 class Group:
@@ -53,6 +62,17 @@ class Group:
         number = counts[index]
         counts[index] = number + 1
         return self.ranks[index], number
+
+
+def _unobserved() -> dict[str, str]:
+    """What this process has loaded that communicates past every recorder, by word; empty where nobody can
+    tell."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            maps = file.read(MAX_MAPS)
+    except OSError:
+        return {}
+    return blind_spots.of_libraries(maps, os.environ) | blind_spots.of_environment(os.environ)
 
 
 def hash_of(name: str, ranks: list[int]) -> bytes:
@@ -83,6 +103,7 @@ class Groups:
         backend = str(module.get_backend(pg))
         with suppress(Exception):  # a private table, but it alone tells "cpu:gloo,cuda:nccl"
             backend = str(module._world.pg_map[pg][0])
+        self.place.open()
         group = Group(ranks, name, backend.lower())
         self.known[pg] = group
         self.told.append(
@@ -111,6 +132,7 @@ class Groups:
             "written_at_ns": str(time.time_ns()),
             "argv": sys.argv[:MAX_ARGUMENTS],
             "groups": self.told,
+            "unobserved": _unobserved(),
         }
         path = os.path.join(self.place.folder, f"groups-{host}-{pid}.json")  # noqa: PTH118
         with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123

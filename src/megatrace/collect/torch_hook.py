@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import torch_calls, torch_groups, torch_ring
-from .torch_calls import DTYPES, MESSAGES, SEND, payload
+from . import torch_calls, torch_groups, torch_marks, torch_ring
+from .torch_calls import DTYPES, MESSAGES, RECV, SEND, payload
 from .torch_ring import tail_of
+
+HOLD_S = 0.05
+"""Between two looks whether a Recv is still to be held back."""
 
 
 class Hook:
@@ -42,6 +46,11 @@ class Hook:
             self.on = False
             sys.stderr.write(f"megatrace: torch.distributed is no longer recorded: {error!r}\n")
 
+    def hold(self) -> None:
+        """Posts no Recv while somebody practises that; it is posted when the time is over."""
+        while self.ring.held() > time.monotonic_ns():
+            time.sleep(HOLD_S)
+
     def keep(self, work: Any, index: int) -> None:
         """Remembers which call a Work belongs to; without one it is done already."""
         if work is None:
@@ -62,6 +71,8 @@ def install(module: ModuleType) -> Hook | None:
     if ring is None:
         return None
     hook = Hook(module, ring)
+    torch_marks.MARKS.put = _mark(hook)
+    torch_marks.MARKS.in_use = lambda: hook.on and bool(hook.groups.known)
     for name, (op, at) in torch_calls.CALLS.items():
         original = process_group.__dict__.get(name)
         if original is not None:
@@ -89,18 +100,27 @@ def _forked(hook: Hook) -> None:
     hook.waiting.clear()
     hook.ring.reset()
     hook.groups.reset()
+    torch_marks.MARKS.reset()
+
+
+def _mark(hook: Hook) -> torch_marks.Put:
+    """Writes a mark. By name at each time: the ring's own function changes when it is opened."""
+    return lambda *values: hook.ring.put(*values)
 
 
 def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callable[..., Any]:
     """A method that records and then does what the original does."""
     groups, keep = hook.groups, hook.keep
     known, begin = groups.known, _beginner(hook, op, at)
+    hold = hook.hold if op == RECV else None
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
         index = None
         if hook.on:
             try:
                 group = known.get(self) or groups.learn(self)
+                if hold is not None:
+                    hold()
                 if group.recorded:
                     index = begin(group, arguments)
             except Exception as error:  # noqa: BLE001 (a job is only observed)

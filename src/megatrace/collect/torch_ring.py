@@ -37,6 +37,9 @@ CALL = 1
 END_AT, FLAGS_AT = 40, 48
 WAITED, FAILED = 1 << 7, 1 << 1
 """Flags: its caller waits for it, so from then on it may block; the wait for it raised (``EventFlag``)."""
+HELD_AT = 4088
+"""In the header, 8 bytes: CLOCK_MONOTONIC in ns until which this process is to post no Recv. Zero unless
+somebody practises (``injection``)."""
 TORCH = 1
 """Source flag: recorded at the level of torch."""
 
@@ -46,6 +49,7 @@ DEFAULT_RECORDS = 1 << 16
 """4 MiB: some minutes of a training with a hundred calls a second, and the end of any other."""
 Put = Callable[[bytes, bytes, int, int, int], int]
 Mark = Callable[[int], None]
+Held = Callable[[], int]
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
 
 
@@ -68,9 +72,15 @@ class Ring:
         self.waited: Mark = _nothing
         self.ended: Mark = _nothing
         self.failed: Mark = _nothing
+        self.held: Held = _never
+
+    def open(self) -> None:
+        """Makes the file now, where no record has done so."""
+        if self.put == self._first:
+            self.put, self.waited, self.ended, self.failed, self.held = _writers(self._open(), self.records)
 
     def _first(self, tail: bytes, comm: bytes, number: int, nbytes: int, peer: int) -> int:
-        self.put, self.waited, self.ended, self.failed = _writers(self._open(), self.records)
+        self.open()
         return self.put(tail, comm, number, nbytes, peer)
 
     def _open(self) -> mmap.mmap:
@@ -96,7 +106,7 @@ class Ring:
             "world_size": os.environ.get("WORLD_SIZE"),
             "job": os.environ.get("MEGATRACE_JOB"),
         }
-        text = json.dumps(told).encode()[: HEADER_BYTES - HEAD.size]
+        text = json.dumps(told).encode()[: HELD_AT - HEAD.size]
         anchor = time.time_ns(), time.monotonic_ns()
         HEAD.pack_into(mapping, 0, MAGIC, HEADER_BYTES, RECORD_BYTES, self.records, *anchor, len(text))
         mapping[HEAD.size : HEAD.size + len(text)] = text
@@ -107,8 +117,13 @@ def _nothing(index: int) -> None:
     """Before the first record there is none to mark."""
 
 
-def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Mark, Mark, Mark]:
-    """(put, waited, ended, failed) as closures: looking names up in an object would double what they cost."""
+def _never() -> int:
+    """Nobody holds a process that has no ring."""
+    return 0
+
+
+def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Mark, Mark, Mark, Held]:
+    """(put, waited, ended, failed, held) as closures: names looked up in an object would double the cost."""
     counter = itertools.count().__next__  # one step of the interpreter, so that threads never get the same
     now, body, mask = time.monotonic_ns, BODY.pack_into, records - 1
     octets = memoryview(mapping)
@@ -136,7 +151,10 @@ def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Mark, Mark, Mark]:
         if numbers[at >> 3] == index + 1:
             octets[at + FLAGS_AT] = WAITED | FAILED
 
-    return put, waited, ended, failed
+    def held() -> int:
+        return numbers[HELD_AT >> 3]
+
+    return put, waited, ended, failed, held
 
 
 def tail_of(op: int, dtype: int) -> bytes:

@@ -18,11 +18,20 @@ GROUPS = "torch.distributed.distributed_c10d"
 """The module in which every process group is made."""
 DDP = "torch.nn.parallel.distributed"
 """The module in which DistributedDataParallel is defined."""
+OPTIMIZER = "torch.optim.optimizer"
+"""The module that every optimizer comes from."""
+PLACES = (
+    "megatron.core.pipeline_parallel.schedules",
+    "torch.distributed.pipelining.stage",
+    "deepspeed.runtime.pipe.engine",
+)
+"""Modules that run micro-batches, as ``torch_marks`` has them: a test compares the two lists."""
 
 
 def watch() -> None:
     """Installs the hook now where torch.distributed is there, else as soon as it is."""
-    for name, after in ((GROUPS, _install_groups), (DDP, _install_ddp)):
+    marked = [(name, _install_marks) for name in (OPTIMIZER, *PLACES)]
+    for name, after in ((GROUPS, _install_groups), (DDP, _install_ddp), *marked):
         module = sys.modules.get(name)
         if module is not None:
             after(module)
@@ -40,6 +49,15 @@ def _install_ddp(module: ModuleType) -> None:
     from . import torch_ddp, torch_hook
 
     torch_ddp.install(module, torch_hook.in_full)
+
+
+def _install_marks(module: ModuleType) -> None:
+    from . import torch_marks
+
+    if module.__name__ == OPTIMIZER:
+        torch_marks.watch_optimizers(module)
+    else:
+        torch_marks.watch_micro_batches(module)
 
 
 class Finder(importlib.abc.MetaPathFinder):

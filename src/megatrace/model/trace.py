@@ -15,6 +15,7 @@ from megatrace.model.events import Events
 from megatrace.model.inspector import InspectorCalls
 from megatrace.model.job import JobConfig
 from megatrace.model.layout import Axis
+from megatrace.model.marks import Marks, NamedGroup
 from megatrace.model.optable import OpTable
 from megatrace.model.ras import RasSnapshot
 from megatrace.model.series import LogFact, Series, Spans
@@ -150,6 +151,10 @@ class Trace:
     ras: tuple[RasSnapshot, ...] = ()
     """Answers of NCCL's RAS, earliest first."""
     inspector: InspectorCalls | None = None
+    marks: Marks | None = None
+    """What the processes said of where they were."""
+    named: tuple[NamedGroup, ...] = ()
+    """Groups whose calls NCCL ran, in the order in which they were first used."""
     operations: OpTable | None = None
     """Timed operations of training steps."""
 

@@ -15,21 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.model.events import NO_COMM, Events
+from megatrace.model.marks import Marks
 from megatrace.model.states import CallNote, Positions
 from megatrace.model.trace import Communicator, Coverage, Trace
+from megatrace.readers.group_names import with_names
 from megatrace.units import say_ranks
 
 
 def join_traces(traces: Sequence[Trace]) -> Trace:
     """One Trace of one or more. The inputs are left as they are."""
     if len(traces) == 1:
-        return traces[0]
-    by_sight = sorted(traces, key=lambda trace: len(trace.coverage.observables), reverse=True)
+        return _named(traces[0])
+    by_sight = sorted(traces, key=lambda trace: _sight(trace, traces), reverse=True)
     communicators: list[Communicator] = []
     parts: dict[int, Events] = {}
     notes: list[str] = []
     positions: list[Positions] = []
     calls: list[CallNote] = []
+    marks = [trace.marks for trace in traces if trace.marks is not None]
     states = any(trace.dumped is not None for trace in traces)
     for trace in by_sight:
         number = _numbers(trace, communicators)
@@ -56,7 +59,7 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
     missing = tuple(rank for rank in coverage.ranks_missing if rank not in parts)
     places = {place.rank: place for trace in traces for place in trace.places}
     times = [trace.snapshot_at for trace in traces if trace.snapshot_at is not None]
-    return Trace(
+    joined = Trace(
         events=Events.concatenate([parts[rank] for rank in sorted(parts)]),
         communicators=tuple(communicators),
         coverage=replace(coverage, ranks_missing=missing, notes=(*notes, *coverage.notes)),
@@ -73,7 +76,31 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
         inspector=next((trace.inspector for trace in traces if trace.inspector is not None), None),
         ras=tuple(snapshot for trace in traces for snapshot in trace.ras),
         dumped=next((trace.dumped for trace in traces if trace.dumped is not None), None),
+        marks=Marks.concatenate(marks) if marks else None,
+        named=tuple(group for trace in traces for group in trace.named),
     )
+    return _named(joined)
+
+
+def _sight(trace: Trace, traces: Sequence[Trace]) -> tuple[bool, int]:
+    """How much a source sees. Of a job on GPUs the calls that torch runs on hosts are few and beside the
+    matter."""
+    beside = _reader(trace) == "torch" and any(_reader(other) == "nccl" for other in traces)
+    return not beside, len(trace.coverage.observables)
+
+
+def _reader(trace: Trace) -> str:
+    return trace.inputs[0].reader if trace.inputs else ""
+
+
+def _named(trace: Trace) -> Trace:
+    """With torch's names for the communicators of NCCL, and what torch used and nobody recorded."""
+    communicators, missing = with_names(trace.communicators, trace.events, trace.named)
+    with_calls = {info.reader for info in trace.inputs if info.observables}
+    if "nccl" not in with_calls and with_calls - {"torch"}:
+        missing = ()  # what other sources leave out, they leave out of everything
+    coverage = replace(trace.coverage, unobserved=(*trace.coverage.unobserved, *missing))
+    return replace(trace, communicators=communicators, coverage=coverage)
 
 
 def _numbers(trace: Trace, known: list[Communicator]) -> NDArray[np.int32]:

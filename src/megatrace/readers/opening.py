@@ -123,9 +123,20 @@ def _finished(readers: Sequence[Reader]) -> tuple[Trace, tuple[str, ...]]:
             errors.append(made)
         else:
             traces.append(made)
-    if not traces:
-        raise errors[0]
+    if not any(_holds(trace) for trace in traces):
+        raise errors[0] if errors else TraceError(_ONLY_NAMES)
     return join_traces(traces), tuple(str(error) for error in errors)
+
+
+_ONLY_NAMES = (
+    "the hook of torch.distributed recorded no call of its own: NCCL ran them, and no ring of NCCL's is here"
+)
+
+
+def _holds(trace: Trace) -> bool:
+    """Whether there is more than the names of groups and marks."""
+    bare = not (len(trace.events) or trace.facts or trace.series or trace.ras)
+    return not (bare and trace.dumped is None and trace.inspector is None and (trace.named or trace.marks))
 
 
 def _made(reader: Reader) -> Trace | TraceError:

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from megatrace.errors import TraceError
+from megatrace.model.blind_spots import Unobserved, spot_named
 from megatrace.model.events import NO_COMM, NO_COUNT, UNSEEN, EventFlag, Events
+from megatrace.model.marks import MarkKind, Marks, NamedGroup
 from megatrace.model.ringformat import MAX_BYTES, Ring, merged
 from megatrace.model.trace import Communicator, Coverage, Gap, InputInfo, Observable, RankPlace, Trace
 from megatrace.readers import registry
@@ -25,7 +28,7 @@ from megatrace.readers.source import ReadOptions, Source
 
 GROUPS = "megatrace.groups/1"
 SOURCE = b'"source": "torch"'
-CALL = 1
+CALL, MARK = 1, 20
 WAITED = 1 << 7
 MAX_GROUPS_BYTES = 64 << 20
 """A group of 65,536 ranks has 450 KB of members."""
@@ -75,11 +78,9 @@ class TorchRingReader:
                 if rank in rings:
                     self._notes.append(f"{rings[rank].name} was left out: rank {rank} was started again.")
                 rings[rank] = ring
-        if not rings:
-            raise TraceError(
-                " ".join(self._notes)
-                or "The hook of torch.distributed recorded no call of its own: NCCL ran them."
-            )
+        named = self._named()
+        if not rings and not named:
+            raise TraceError(" ".join(self._notes) or "the hook of torch.distributed recorded no call")
         communicators = self._communicators()
         index = {item.hash: item.id for item in communicators}
         parts = [calls_of(ring, rank, index) for rank, ring in sorted(rings.items())]
@@ -89,21 +90,46 @@ class TorchRingReader:
             if ring.lost and len(part)
         )
         places = tuple(RankPlace(rank, ring.host, ring.local_rank) for rank, ring in sorted(rings.items()))
-        inputs = tuple(InputInfo(ring.name, "torch", SEEN, 1) for _, ring in sorted(rings.items()))
-        events = Events.concatenate(parts)
+        events = Events.concatenate(parts) if parts else Events.empty()
+        seen = SEEN if len(events) else frozenset()
+        inputs = tuple(InputInfo(ring.name, "torch", seen, 1) for _, ring in sorted(rings.items()))
+        marks = [marks_of(ring, rank) for rank, ring in sorted(rings.items())]
         return Trace(
             events,
             communicators,
             Coverage(
-                SEEN,
+                seen,
                 ranks_missing=self._missing(rings),
                 gaps=gaps,
                 lines=len(events),
                 notes=tuple(self._notes),
+                unobserved=self._unobserved(),
             ),
             inputs,
             places=places,
+            marks=Marks.concatenate(marks) if sum(map(len, marks)) else None,
+            named=named,
         )
+
+    def _named(self) -> tuple[NamedGroup, ...]:
+        """Groups of which NCCL ran the calls, as the first process that has each lists it."""
+        found: dict[str, NamedGroup] = {}
+        for told in self._told.values():
+            for group in _groups(told):
+                if group.get("recorded") is False and isinstance(group["hash"], str):
+                    name = str(group.get("description") or group.get("name") or "")
+                    found.setdefault(group["hash"], NamedGroup(name, _members(group)))
+        return tuple(group for group in found.values() if len(group.members) > 1)
+
+    def _unobserved(self) -> tuple[Unobserved, ...]:
+        found: dict[Unobserved, None] = {}
+        for told in self._told.values():
+            hidden = told.get("unobserved")
+            for word, source in hidden.items() if isinstance(hidden, dict) else ():
+                spot = spot_named(str(word))
+                if spot is not None:
+                    found[Unobserved(spot, str(source))] = None
+        return tuple(found)
 
     def _rank(self, ring: Ring) -> int | None:
         if ring.rank is not None:
@@ -122,19 +148,46 @@ class TorchRingReader:
         """Every group that any process named or used, numbered."""
         found: dict[int, Communicator] = {}
         for told in self._told.values():
-            for group in told.get("groups", ()):
-                try:
-                    value = int.from_bytes(bytes.fromhex(group["hash"]), "little")
-                    members = tuple(sorted({int(rank) for rank in group["ranks"]}))
-                    name = str(group.get("description") or group.get("name") or "")
-                except (ValueError, KeyError, TypeError):
-                    continue
+            for group in _groups(told):
+                if group.get("recorded") is False:
+                    continue  # the rings of NCCL's calls have it under a name of NCCL's
+                value = int.from_bytes(bytes.fromhex(group["hash"]), "little")
+                members = _members(group)
+                name = str(group.get("description") or group.get("name") or "")
                 made = Communicator(len(found), members, value, name or None)
                 found.setdefault(value, made)
         for ring in self._rings:
             for value in np.unique(ring.records["comm"]).tolist():
                 found.setdefault(value, Communicator(len(found), None, value))
         return tuple(found.values())
+
+
+def _groups(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """The groups of a process that can be understood."""
+    listed = told.get("groups")
+    found = []
+    for group in listed if isinstance(listed, list) else ():
+        with suppress(ValueError, KeyError, TypeError, OverflowError):
+            bytes.fromhex(group["hash"])
+            _members(group)
+            found.append(group)
+    return found
+
+
+def _members(group: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(sorted({int(rank) for rank in group["ranks"]}))
+
+
+def marks_of(ring: Ring, rank: int) -> Marks:
+    """The steps and micro-batches that a process marked."""
+    marks = ring.records[(ring.records["kind"] == MARK) & np.isin(ring.records["op"], list(MarkKind))]
+    return Marks(
+        np.full(len(marks), rank, np.int32),
+        marks["time"].astype(np.int64),
+        marks["op"].astype(np.uint8),
+        marks["number"].astype(np.int64),
+        marks["nbytes"].astype(np.int64),
+    )
 
 
 def calls_of(ring: Ring, rank: int, index: dict[int | None, int]) -> Events:
