@@ -108,7 +108,7 @@ def _recorded_syncs(profile: RankProfile, host: Rows, device: Rows, sync_rows: R
     activities = profile.activities
     calls = host[activities.kind[host] == Activity.RUNTIME]
     by_id = {int(activities.correlation[row]): int(row) for row in calls if activities.correlation[row] > 0}
-    streams = _StreamIndex(profile, device)
+    streams = _StreamIndex(activities.stream[device], activities.start[device])
     pairs = []
     for row in sync_rows.tolist():
         name, call = profile.names[activities.name[row]], by_id.get(int(activities.correlation[row]))
@@ -116,55 +116,54 @@ def _recorded_syncs(profile: RankProfile, host: Rows, device: Rows, sync_rows: R
             continue
         at = int(activities.end[row])
         lanes = streams.all() if name == "Context Sync" else [int(activities.stream[row])]
-        pairs += [(work, call) for stream in lanes if (work := streams.begun(stream, at)) != NONE]
+        pairs += [(work, call) for stream in lanes if (work := streams.before(stream, at)) != NONE]
     found = np.array(pairs, np.int64).reshape(-1, 2)
     return found[:, 0], places(host, found[:, 1])
 
 
 class _StreamIndex:
-    """The work of each stream by begin."""
+    """The work of each stream by a time of it."""
 
-    def __init__(self, profile: RankProfile, device: Rows) -> None:
-        stream, start = profile.activities.stream[device], profile.activities.start[device]
+    def __init__(self, stream: NDArray[Any], time: Rows) -> None:
         self._found: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
         for one in np.unique(stream).tolist():
             at = np.flatnonzero(stream == one)
-            at = at[np.argsort(start[at], kind="stable")]
-            self._found[one] = at, start[at]
+            at = at[np.argsort(time[at], kind="stable")]
+            self._found[one] = at, time[at]
 
     def all(self) -> list[int]:
         return list(self._found)
 
-    def begun(self, stream: int, time: int) -> int:
-        """The last work on a stream that began before a time, or ``NONE``."""
-        at, start = self._found.get(stream, (np.empty(0, np.int64), np.empty(0, np.int64)))
-        place = int(np.searchsorted(start, time, "left"))
+    def before(self, stream: int, time: int) -> int:
+        """The last work on a stream whose time is before this one, or ``NONE``."""
+        at, known = self._found.get(stream, (np.empty(0, np.int64), np.empty(0, np.int64)))
+        place = int(np.searchsorted(known, time, "left"))
         return int(at[place - 1]) if place else NONE
 
 
 def _guessed_syncs(
     profile: RankProfile, host: Rows, device: Rows, launch: Rows, blocking: NDArray[np.bool_], known: Rows
 ) -> tuple[Rows, Rows]:
-    """For a waiting call of which nothing was recorded: the work that ended last within it."""
+    """For a waiting call of which nothing was recorded: the work that ended last within it; for one that
+    waits for the whole device, that of every stream."""
     activities = profile.activities
     open_calls = np.setdiff1d(np.flatnonzero(blocking), known)
     if not len(open_calls) or not len(device):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     end = activities.end[device]
-    order = np.argsort(end, kind="stable")
-    ends = end[order]
-    launched = {int(call): at for at, call in enumerate(launch.tolist()) if call >= 0}
+    streams = _StreamIndex(activities.stream[device], end)
+    launched = {call: at for at, call in enumerate(launch.tolist()) if call >= 0}
     pairs = []
     for call in open_calls.tolist():
         begin, over = int(activities.start[host[call]]), int(activities.end[host[call]]) + _SLACK
         name = profile.names[activities.name[host[call]]]
         if name.endswith(_COPIES):
-            at = launched.get(call, NONE)
+            ended = [launched.get(call, NONE)]
         else:
-            place = int(np.searchsorted(ends, over, "right"))
-            at = int(order[place - 1]) if place else NONE
-        if at != NONE and begin < end[at] <= over:
-            pairs.append((at, call))
+            ended = [streams.before(stream, over) for stream in streams.all()]
+            if not name.endswith("DeviceSynchronize"):
+                ended = [max(ended, key=lambda at: int(end[at]) if at != NONE else begin)]
+        pairs += [(at, call) for at in ended if at != NONE and begin < end[at] <= over]
     found = np.array(pairs, np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 

@@ -22,6 +22,9 @@ BLOCK = 1 << 20
 """Bytes read at a time: large against an event (some 400 bytes), small against a memory."""
 MAX_VALUE = 1 << 26
 """Characters of one event or header value; the lists of groups of 100,000 ranks have a few MB."""
+MAX_EVENT = 4 << 20
+"""Characters after which an event that cannot be parsed is broken and not long: one with all ranks of a large
+group or a deep stack has some 100 KB."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _KEY = re.compile(r'"([^"\\]{1,200})"[ \t\r\n]*:[ \t\r\n]*')
 _NEXT = re.compile(r"[}\]][ \t\r\n]*,[ \t\r\n]*(?=\{)")
@@ -141,9 +144,7 @@ class EventStream:
 
     def _late_event(self) -> dict[str, Any] | None:
         """An event that the block cuts, or that is broken: with more text it is one or the other."""
-        for _ in range(3):  # an event fits into three blocks, or a cut one is followed by one that fits
-            if not self._more():
-                break
+        while len(self._text) - self._at < MAX_EVENT and self._more():
             try:
                 value, self._at = self._scan(self._text, self._at)
             except (StopIteration, *_BAD):
