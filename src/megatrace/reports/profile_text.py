@@ -62,8 +62,9 @@ def render(result: ProfileResult, options: ReportOptions) -> str:
     if options.verbose:
         _queues(page, result, rows)
     _memory(page, result)
-    page.blank()
-    page.row("notes", [plain(note) for note in result.notes], style=Style.DIM)
+    if result.notes:
+        page.blank()
+        page.row("notes", [plain(note) for note in result.notes], style=Style.DIM)
     return page.text()
 
 
@@ -225,6 +226,8 @@ def _queues(page: Page, result: ProfileResult, rows: int) -> None:
 
 
 def _memory(page: Page, result: ProfileResult) -> None:
+    if not result.memory:
+        return
     page.blank()
     page.row(
         "memory",
