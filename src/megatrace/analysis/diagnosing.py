@@ -37,7 +37,7 @@ from megatrace.analysis.states import diagnose_states
 from megatrace.analysis.timeline import Known, gather
 from megatrace.analysis.whatif_verdict import diagnose_operations
 from megatrace.analysis.work import WorkTable, iteration_times, tabulate_work
-from megatrace.model.finding import ClockInfo, Diagnosis, Finding
+from megatrace.model.finding import ClockInfo, Diagnosis, Finding, Severity
 from megatrace.model.frontier import Frontier
 from megatrace.model.timeline import Timeline
 from megatrace.model.trace import Coverage, RankPlace, Trace
@@ -205,6 +205,8 @@ def _conclude(
         outside = baseline.compare(resolved.trace.job, job, usual, findings, stages, earlier)
         job = replace(job, baseline=outside.against)
         findings = (*findings, *([outside.finding] if outside.finding else ()))
+    if hang.possible is not None and any(finding.severity <= Severity.P2 for finding in findings):
+        findings = tuple(sorted((hang.possible, *findings), key=lambda one: one.severity > Severity.P0))
     numbered = tuple(_identified(finding, i) for i, finding in enumerate(findings, start=1))
     said = conclude(Seen(resolved, table, work, times), numbered, hang)
     costs = tabulate_costs(work, table.schedule) if work is not None and table is not None else None

@@ -23,11 +23,11 @@ from megatrace.analysis.hang_node import aftermath
 from megatrace.analysis.hang_pace import History, Pace
 from megatrace.analysis.hang_roots import Root, RootKind, find_roots
 from megatrace.analysis.hang_stall import Stall, Standing, judge, silence_needed
-from megatrace.analysis.hang_tied import not_tied
+from megatrace.analysis.hang_tied import Meetings, not_tied
 from megatrace.analysis.hang_words import Words
 from megatrace.analysis.waits_for import WaitsFor, waits_for
 from megatrace.model.events import NO_PEER, Events, Op
-from megatrace.model.finding import Finding, NextStep, Where
+from megatrace.model.finding import Culprits, Finding, Kind, NextStep, Severity, Where, Window
 from megatrace.model.frontier import Frontier
 from megatrace.model.layout import ParallelLayout
 from megatrace.model.states import Dumped
@@ -38,6 +38,10 @@ SIMULTANEOUS = 1_000_000
 """ns. Stops closer than that cannot be ordered: hosts make a call every 0.1 to 1 ms."""
 INCOMPLETE = 0.8
 """Confidence at most while logs of ranks that others wait for are missing."""
+SOMEBODY = 0.5
+"""Confidence where the job stands and the recording does not tell whom to look at."""
+DOUBTFUL = 0.3
+"""Confidence where a hang and a cut recording look alike: of two explanations the cut is the more common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,9 @@ class HangResult:
     undecidable: bool = False
     suspects: tuple[int, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
+    possible: Finding | None = None
+    """Where it is undecidable, what a verdict that would outrank "cannot tell" says beside its own: a note of
+    who may have stopped, or that the job stands, of whom the recording does not say."""
     graph: WaitsFor | None = None
     """Who waits for whom, None where there were no calls."""
 
@@ -126,10 +133,12 @@ def _find(
         return _nobody_waits(graph, until, hints)
     stall = _stall(graph, roots, until, hints, past)
     words = Words(graph, layout, place_of, hints.names)
-    first, later = (
-        _first(roots, aftermath(graph, roots, place_of, past)) if hints.dumped is None else _together(roots)
-    )
-    first = not_tied(graph, first)
+    met = Meetings(frontier, layout)
+    if hints.dumped is None:
+        first, later = _first(roots, aftermath(graph, met, roots, place_of, past))
+    else:
+        first, later = _together(roots)
+    first = not_tied(graph, met, first)
     stands = stall.standing is Standing.STANDS
     lone = _merely_ended(graph, first, words, coverage, hints)
     if lone is not None:
@@ -140,7 +149,10 @@ def _find(
         return _not_told(graph, first, stall) if stands else _not_standing(graph, first, stall, hints)
     reporter = Reporter(Scene(graph, words, layout, place_of), where, past, stall, hints.dead)
     if not stands and not reporter.proven(first):
-        return _not_standing(graph, first, stall, hints)
+        result = _not_standing(graph, first, stall, hints)
+        return (
+            replace(result, possible=_possible(reporter, first, later, result)) if result.suspects else result
+        )
     finding = reporter.finding([root for root in first if root.kind is not RootKind.UNRECORDED], later)
     if (graph.hold_rank < 0).any():
         # Somebody waits for a rank of which nothing was recorded: it may hold up those who look guilty.
@@ -247,7 +259,18 @@ def _nobody_waits(graph: WaitsFor, until: int | None, hints: Hints) -> HangResul
         "does not show at whom"
     )
     step = NextStep("py-spy dump --pid PID", "on every node: the stacks tell at which call the job stands")
-    return HangResult(reason=text, undecidable=True, next_steps=(step,))
+    everybody = tuple(frontier.ranks.tolist())
+    possible = _somebody(text, everybody, frontier.end)
+    return HangResult(reason=text, undecidable=True, next_steps=(step,), possible=possible)
+
+
+def _somebody(text: str, ranks: tuple[int, ...], since: int) -> Finding:
+    """That the job stands since a time (ns), because of one of these global ranks."""
+    culprits = Culprits(ranks)
+    return Finding(
+        Kind.HANG_GROUP, Severity.P0, text, confidence=SOMEBODY, ambiguous=True, culprits=culprits,
+        window=Window(since, None),
+    )  # fmt: skip
 
 
 _LOOK_AGAIN = (
@@ -273,6 +296,16 @@ def _not_standing(graph: WaitsFor, roots: list[Root], stall: Stall, hints: Hints
     return HangResult(reason=text, undecidable=True, suspects=ranks[:16], next_steps=_LOOK_AGAIN)
 
 
+def _possible(reporter: Reporter, first: list[Root], later: list[Root], result: HangResult) -> Finding:
+    """The finding if it is a hang, as a note: nothing shows that the job stands, so nobody is its victim."""
+    named = [root for root in first if root.kind is not RootKind.UNRECORDED]
+    finding = reporter.finding(named, later)
+    return replace(
+        finding, severity=Severity.P3, summary=result.reason, confidence=DOUBTFUL, ambiguous=True, victims=(),
+        evidence=(), exonerated=(), chain=(), remedy="",
+    )  # fmt: skip
+
+
 def _partners_unknown(graph: WaitsFor, roots: list[Root]) -> bool:
     """Whether the ends stand at messages of which the log does not say with whom: the partner may hold them
     up."""
@@ -291,7 +324,10 @@ def _not_told(graph: WaitsFor, roots: list[Root], stall: Stall) -> HangResult:
     step = NextStep(
         "megatrace diagnose PATH… --config job.yaml", "with the parallel layout, partners are known"
     )
-    return HangResult(reason=text, undecidable=True, suspects=ranks[:16], next_steps=(step,))
+    possible = _somebody(text, ranks, stall.since)
+    return HangResult(
+        reason=text, undecidable=True, suspects=ranks[:16], next_steps=(step,), possible=possible
+    )
 
 
 _UNKNOWN = RootKind.UNRECORDED
@@ -302,4 +338,7 @@ def _unrecorded(root: Root, stall: Stall) -> HangResult:
         f"the job stands ({stall.reason}), and all wait for {say_ranks(root.ranks)}, whose logs are missing"
     )
     step = NextStep("megatrace diagnose PATH", f"with the logs of {say_ranks(root.ranks)} added")
-    return HangResult(reason=text, undecidable=True, suspects=root.ranks, next_steps=(step,))
+    possible = _somebody(text, root.ranks, stall.since)
+    return HangResult(
+        reason=text, undecidable=True, suspects=root.ranks, next_steps=(step,), possible=possible
+    )

@@ -19,7 +19,7 @@ import numpy as np
 
 from megatrace.analysis.hang_pace import History
 from megatrace.analysis.hang_roots import Root, RootKind
-from megatrace.analysis.hang_tied import after_message, overtaken, since_message, unconnected
+from megatrace.analysis.hang_tied import Meetings, overtaken, unconnected
 from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import Op
 from megatrace.model.frontier import Frontier
@@ -35,6 +35,7 @@ _CUT = (RootKind.HOST, RootKind.BEHIND, RootKind.DEATH, RootKind.DEVICE, RootKin
 
 def dead_node(
     graph: WaitsFor,
+    met: Meetings,
     first: Sequence[Root],
     roots: Sequence[Root],
     place_of: Callable[[int], RankPlace],
@@ -51,13 +52,17 @@ def dead_node(
         across = [root for root in first if not set(root.ranks) <= set(here)]
         if any(root.kind is not RootKind.CALL and not _message(graph, root) for root in across):
             continue  # only a message in flight reaches beyond the node that died
-        if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, here, roots, past) > 1:
+        if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, met, here, roots, past) > 1:
             return node, here
     return None
 
 
 def aftermath(
-    graph: WaitsFor, roots: Sequence[Root], place_of: Callable[[int], RankPlace], past: History | None
+    graph: WaitsFor,
+    met: Meetings,
+    roots: Sequence[Root],
+    place_of: Callable[[int], RankPlace],
+    past: History | None,
 ) -> set[int]:
     """Rank indices of nodes that died and need not have died before something else came to a stand; empty
     where only nodes died."""
@@ -68,16 +73,41 @@ def aftermath(
     dead: dict[str, tuple[int, ...]] = {}
     for node in sorted({node for node in node_of.values() if node is not None})[:NODES]:
         here = tuple(i for i, rank in enumerate(ranks.tolist()) if place_of(rank).node == node)
-        if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, here, roots, past) > 1:
+        if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, met, here, roots, past) > 1:
             dead[node] = here
     others = [root for root in roots if not any(node_of[rank] in dead for rank in root.ranks)]
+    if not dead:
+        dead, others = _level_nodes(graph, roots, place_of, past)
     if not dead or not others:
         return set()
-    stood = min(_stood(graph, root, past) for root in others)
+    stood = min(_stood(graph, met, root, past) for root in others)
     return {rank for here in dead.values() if stood <= _latest_end(graph, here, past) for rank in here}
 
 
-def _stood(graph: WaitsFor, root: Root, past: History) -> int:
+def _level_nodes(
+    graph: WaitsFor, roots: Sequence[Root], place_of: Callable[[int], RankPlace], past: History
+) -> tuple[dict[str, tuple[int, ...]], list[Root]]:
+    """Without completions: nodes all of whose ranks stand at one wait, and the roots that are no such node,
+    where these stopped alone.
+
+    Such a node may have died there long after its last call as well as have come to a stand; a rank that
+    stopped while its neighbours on the node went on did not die with a node.
+    """
+    of_node: dict[str, list[int]] = {}
+    for index, rank in enumerate(graph.frontier.ranks.tolist()):
+        of_node.setdefault(place_of(rank).node or "", []).append(index)
+    here = {tuple(ranks): node for node, ranks in of_node.items() if node and len(ranks) > 1}
+    level = {
+        here[root.ranks]: root.ranks for root in roots if root.kind is RootKind.BEHIND and root.ranks in here
+    }
+    others = [root for root in roots if root.ranks not in here]
+    nodes = {node for node, ranks in of_node.items() for root in others if set(ranks) & set(root.ranks)}
+    if any(not node or _cut_at_once(graph, tuple(of_node[node]), past) for node in nodes):
+        return {}, others
+    return level, others
+
+
+def _stood(graph: WaitsFor, met: Meetings, root: Root, past: History) -> int:
     """ns: when a root came to a stand, at the earliest.
 
     Of a device, whose host may have called for longer, its own time; of a group at a wait, without
@@ -85,7 +115,7 @@ def _stood(graph: WaitsFor, root: Root, past: History) -> int:
     """
     frontier = graph.frontier
     if root.kind is RootKind.BEHIND and len(root.ranks) > 1:
-        columns = [min(after_message(frontier, rank), frontier.tail - 1) for rank in root.ranks]
+        columns = [min(met.after_message(rank), frontier.tail - 1) for rank in root.ranks]
         return int(frontier.tail_time[list(root.ranks), columns].min())
     if root.kind not in (RootKind.DEVICE, RootKind.CALL):
         return root.stopped
@@ -125,7 +155,9 @@ def _cut_at_once(graph: WaitsFor, here: tuple[int, ...], past: History) -> bool:
     return True
 
 
-def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past: History) -> int:
+def _unheld(
+    graph: WaitsFor, met: Meetings, here: tuple[int, ...], roots: Sequence[Root], past: History
+) -> int:
     """How many ranks, or sets that cannot be separated, of the node stopped although nothing outside them
     held them up."""
     inside = set(here)
@@ -144,13 +176,13 @@ def _unheld(graph: WaitsFor, here: tuple[int, ...], roots: Sequence[Root], past:
         mine = (set(root.ranks) & inside) - unknown
         if not mine or mine & cut or root.kind in (RootKind.CALL, RootKind.GROUP) or _message(graph, root):
             continue
-        met = {comm for rank in mine for comm in since_message(frontier, rank)}
-        if len(mine) > 1 and root.kind is not RootKind.DEATH and not overtaken(graph, root):
-            standing.append(met)
+        here_met = met.of(mine)
+        if len(mine) > 1 and root.kind is not RootKind.DEATH and not overtaken(graph, met, root):
+            standing.append(here_met)
         else:
             apart += len(mine)
-            alone |= met
-    apart += unconnected([met for met in standing if not met & alone])
+            alone |= here_met
+    apart += unconnected([one for one in standing if not one & alone])
     if frontier.has_end and len(cut) < 2 and apart < 2:
         return 0
     return len(cut) + apart

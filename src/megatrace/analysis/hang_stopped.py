@@ -12,6 +12,7 @@ from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_node import dead_node
 from megatrace.analysis.hang_pace import CONSTANT, CONTEXTS, ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
+from megatrace.analysis.hang_tied import Meetings
 from megatrace.analysis.mismatch import blame
 from megatrace.analysis.waits_for import EXCHANGE_NS
 from megatrace.model.events import NO_COMM, Op
@@ -30,7 +31,8 @@ class Stopped:
 
     def node(self, roots: list[Root], later: list[Root]) -> Claim | None:
         """All ranks of one node stopped short at once: the node died."""
-        found = dead_node(self.scene.graph, roots, [*roots, *later], self.scene.place_of, self.past)
+        met = Meetings(self.scene.frontier, self.scene.layout)
+        found = dead_node(self.scene.graph, met, roots, [*roots, *later], self.scene.place_of, self.past)
         if found is None:
             return None
         node, here = found
@@ -57,9 +59,9 @@ class Stopped:
         if len(strayed) != 1 or len(suspects) < 2:
             return None
         rank, deviation = next(iter(strayed.items()))
-        if not len(self.scene.graph.directly(rank)):
-            return None  # nobody misses a call of it: an evaluation or a checkpoint looks like that as well
         cycle = any(root.kind is RootKind.CYCLE for root in roots)
+        if not len(self.scene.graph.directly(rank)) and not cycle:
+            return None  # nobody misses a call of it: an evaluation or a checkpoint looks like that as well
         call = missing_call(self.scene.graph, rank, self.scene.layout)
         if deviation.seq >= 0 and not deviation.expected.is_p2p:
             alone = len(self.scene.frontier.members.of_comm(deviation.comm)) == 1

@@ -8,8 +8,9 @@ import numpy as np
 from megatrace.analysis.hang_call import missing_call
 from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_roots import Root, RootKind
-from megatrace.analysis.mismatch import Misfit
+from megatrace.analysis.mismatch import Misfit, Signature
 from megatrace.analysis.waits_for import Hold
+from megatrace.model.events import Op
 from megatrace.model.finding import Evidence, Kind
 from megatrace.model.frontier import STARTED
 from megatrace.units import format_count, format_duration
@@ -121,6 +122,7 @@ class Stuck:
             f"all {len(ranks)} participants have {'started' if started else 'called'} {what}, "
             "and none has completed it"
         )
+        proofs = (proof, *self._unsized(instance))
         pair = int(self.scene.graph.instances.group[instance]) - self.scene.graph.pairs.base
         if pair >= 0 and started:
             src, dst = int(self.scene.graph.pairs.src[pair]), int(self.scene.graph.pairs.dst[pair])
@@ -136,11 +138,23 @@ class Stuck:
             text = f"{what} started on all its members and ended on none: the network, or inside the kernel"
             others = (Kind.HANG_GROUP, Kind.HANG_DEVICE)
             return Claim(
-                Kind.HANG_NETWORK, ranks, text, 0.9, others, True, instance=instance, evidence=(proof,)
+                Kind.HANG_NETWORK, ranks, text, 0.9, others, True, instance=instance, evidence=proofs
             )
         text = f"{what} was called by all its members and completed on none"
         others = (Kind.HANG_DEVICE, Kind.HANG_NETWORK)
-        return Claim(Kind.HANG_GROUP, ranks, text, 0.9, others, True, instance=instance, evidence=(proof,))
+        return Claim(Kind.HANG_GROUP, ranks, text, 0.9, others, True, instance=instance, evidence=proofs)
+
+    def _unsized(self, instance: int) -> tuple[Evidence, ...]:
+        """That the sizes of an all-to-all were not compared, where one stands."""
+        rows = np.flatnonzero(self.scene.graph.calls.instance == instance)
+        calls, frontier = self.scene.graph.calls, self.scene.frontier
+        if frontier.tail_op[calls.rank[rows[0]], calls.column[rows[0]]] != Op.ALL_TO_ALL:
+            return ()
+        text = (
+            "members of an all-to-all may pass different sizes, so sizes were not compared: a part sent in "
+            "another size than it was awaited looks the same (TORCH_DISTRIBUTED_DEBUG=DETAIL compares them)"
+        )
+        return (Evidence(text),)
 
     def _absent(self, instance: int) -> tuple[int, ...]:
         """Rank indices that have not made a call at which others wait."""
@@ -151,6 +165,29 @@ class Stuck:
         """Rank indices whose queue holds the call behind another: their devices have not come to it."""
         holders = self.scene.graph.holders(instance)
         return tuple(sorted(rank for rank, why in holders if why is Hold.QUEUED and rank >= 0))
+
+    def _by_siblings(self, one: int, other: int) -> tuple[int, int, tuple[int, ...]] | None:
+        """Of a circle over two collectives: (entered last, entered first, by whom), where ranks outside the
+        smaller group tell in which order everybody does it: those who wait in the larger one either made
+        their own groups' call of that number before it, or not."""
+        graph, frontier = self.scene.graph, self.scene.frontier
+        sizes = frontier.members.counts()
+        small, large = sorted(
+            (one, other), key=lambda i: (int(sizes[self.scene.comm(i)]), -len(graph.waiters(i)))
+        )
+        comm, seq = self.scene.comm(small), int(graph.instances.seq[small])
+        inside = frontier.indices(frontier.members.of_comm(comm))
+        peers = np.setdiff1d(graph.waiters(large), inside)
+        mine = np.isin(frontier.entry_rank, peers) & (sizes[frontier.entry_comm] == sizes[comm])
+        ahead = frontier.entry_last[mine] - seq
+        made, lacking = int((ahead == 0).sum()), int((ahead == -1).sum())
+        if made == lacking:
+            return None
+        if made > lacking:
+            odd = self._absent(small)
+            return (small, large, odd) if odd else None
+        odd = tuple(sorted(int(rank) for rank in graph.waiters(small)))
+        return (large, small, odd) if len(odd) < len(peers) else None
 
     def mismatch(self, roots: list[Root]) -> Claim:
         """Members of a communicator called different things under one number."""
@@ -165,8 +202,8 @@ class Stuck:
                 f"{format_count(theirs.count)} elements where the others passed {format_count(usual.count)}"
             )
         else:
-            differs = f"{theirs.op.name} of {format_count(theirs.count)} elements where the others called "
-            differs += f"{usual.op.name} of {format_count(usual.count)}"
+            differs = f"{_spelt(theirs)}{' elements' if theirs.count >= 0 else ''} where the others called "
+            differs += _spelt(usual)
         verb = "passed" if mismatch.misfit is Misfit.SIZE else "called"
         text = f"{self.scene.name(ranks)} {verb} {differs}, as {what}"
         kind = Kind.MISMATCH
@@ -213,13 +250,15 @@ class Stuck:
             len(absent[many]) or sizes[max(self.scene.comm(many), 0)] // 2,
             sizes[max(self.scene.comm(many), 0)],
         )
-        if told and absent[few] and min(self.scene.comm(few), self.scene.comm(many)) >= 0:
-            ranks = absent[few]
+        collective = few != many and min(self.scene.comm(few), self.scene.comm(many)) >= 0
+        by_siblings = self._by_siblings(few, many) if collective and len(order) == 2 else None
+        if by_siblings is not None or (told and absent[few] and collective):
+            few, many, ranks = by_siblings or (few, many, absent[few])
             text = (
                 f"deadlock: {self.scene.name(ranks)} entered {self.scene.words.instance(many)} before "
                 f"{self.scene.words.instance(few)}, the others the other way round"
             )
-            waiting = len(self.scene.graph.waiters(few))
+            waiting = len(np.setdiff1d(self.scene.graph.waiters(few), ranks))
             evidence.append(Evidence(f"{waiting} of the others wait in {self.scene.words.instance(few)}"))
             others = (Kind.MISSING_CALL, Kind.MISMATCH)
             return Claim(Kind.DEADLOCK, ranks, text, 0.9, others, evidence=tuple(evidence), instance=few)
@@ -228,3 +267,9 @@ class Stuck:
             Kind.DEADLOCK, tuple(sorted(root.ranks)), text, 0.85, (), True, evidence=tuple(evidence),
             instance=root.instances[0],
         )  # fmt: skip
+
+
+def _spelt(signature: Signature) -> str:
+    """ "ALL_REDUCE of 4,096"; the operation alone where sizes do not tell."""
+    known = signature.count >= 0
+    return f"{signature.op.name} of {format_count(signature.count)}" if known else signature.op.name

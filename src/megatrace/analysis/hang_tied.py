@@ -4,51 +4,78 @@ Without completions a host stands at its next wait, and so do the hosts of all t
 or expert groups on the way there. Which of these groups the cause lies in, the calls do not tell, unless one
 of their members is short of a call.
 
+A message to another stage is where a host waits to hear from elsewhere; one between context peers of a stage
+is part of a block like any collective, and ties its two ends as one does.
+
 Does not look at times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import NO_COMM, Op
 from megatrace.model.frontier import Frontier
+from megatrace.model.layout import ParallelLayout
 
 
-def not_tied(graph: WaitsFor, roots: Sequence[Root]) -> list[Root]:
+class Meetings:
+    """Whom ranks met since they last heard from another stage. Without a layout every message is from one."""
+
+    def __init__(self, frontier: Frontier, layout: ParallelLayout | None) -> None:
+        self.frontier = frontier
+        known = layout is not None and int(frontier.ranks.max(initial=-1)) < layout.world_size
+        self._stage: NDArray[np.int32] | None = layout.stages() if layout is not None and known else None
+
+    def after_message(self, rank: int) -> int:
+        """Column of the tail after a rank's (index) last Send to or Recv from another stage; its length where
+        that is the last call."""
+        op, peer = self.frontier.tail_op[rank], self.frontier.tail_peer[rank]
+        away = (op == Op.SEND) | (op == Op.RECV)
+        if self._stage is not None:
+            known = away & (peer >= 0) & (peer < len(self._stage))
+            mine = self._stage[int(self.frontier.ranks[rank])]
+            away[known] = self._stage[peer[known]] != mine
+        messages = np.flatnonzero(away)
+        return int(messages[-1]) + 1 if len(messages) else 0
+
+    def since_message(self, rank: int) -> set[int]:
+        """Communicators on which a rank (index) called after that."""
+        return set(self.frontier.tail_comm[rank, self.after_message(rank) :].tolist()) - {NO_COMM}
+
+    def like(self, rank: int) -> NDArray[np.bool_]:
+        """bool [R]: ranks that run the same program as a rank (index): those of its stage."""
+        if self._stage is None:
+            return np.ones(len(self.frontier), np.bool_)
+        stage = self._stage[self.frontier.ranks]
+        return np.asarray(stage == stage[rank])
+
+    def of(self, ranks: Iterable[int]) -> set[int]:
+        """The same for all of these ranks (indices)."""
+        return {comm for rank in ranks for comm in self.since_message(rank)}
+
+
+def not_tied(graph: WaitsFor, met: Meetings, roots: Sequence[Root]) -> list[Root]:
     """The roots without groups that stand level but met with ranks that are short of a call: these hold them
     up."""
     if graph.frontier.has_end or len(roots) < 2 or any(root.kind is not RootKind.BEHIND for root in roots):
         return list(roots)
-    level = [len(root.ranks) > 1 and not overtaken(graph, root) for root in roots]
+    level = [len(root.ranks) > 1 and not overtaken(graph, met, root) for root in roots]
     short = {
         comm
         for root, stands in zip(roots, level, strict=True)
-        for rank in root.ranks
-        if not stands
-        for comm in since_message(graph.frontier, rank)
+        for comm in (() if stands else met.of(root.ranks))
     }
     return [
         root
         for root, stands in zip(roots, level, strict=True)
-        if not (stands and any(short & since_message(graph.frontier, rank) for rank in root.ranks))
+        if not (stands and any(short & met.since_message(rank) for rank in root.ranks))
     ]
-
-
-def since_message(frontier: Frontier, rank: int) -> set[int]:
-    """Communicators on which a rank (index) called after its last Send or Recv."""
-    return set(frontier.tail_comm[rank, after_message(frontier, rank) :].tolist()) - {NO_COMM}
-
-
-def after_message(frontier: Frontier, rank: int) -> int:
-    """Column of the tail after a rank's (index) last Send or Recv; its length where that is the last call."""
-    op = frontier.tail_op[rank]
-    messages = np.flatnonzero((op == Op.SEND) | (op == Op.RECV))
-    return int(messages[-1]) + 1 if len(messages) else 0
 
 
 def unconnected(sets: list[set[int]]) -> int:
@@ -61,13 +88,22 @@ def unconnected(sets: list[set[int]]) -> int:
     return len(joined)
 
 
-def overtaken(graph: WaitsFor, root: Root) -> bool:
-    """Whether ranks that stand at one collective were passed by another member: then it is no call that
-    held them."""
+def overtaken(graph: WaitsFor, met: Meetings, root: Root) -> bool:
+    """Whether ranks that stand at one collective were passed by another member that runs the same program:
+    then it is no call that held them."""
     if root.kind is not RootKind.BEHIND or len(root.ranks) < 2:
         return False
     frontier, ranks = graph.frontier, list(root.ranks)
-    comm, seq = frontier.tail_comm[ranks, -1], frontier.tail_seq[ranks, -1]
+    comm, seq, op = frontier.tail_comm[ranks, -1], frontier.tail_seq[ranks, -1], frontier.tail_op[ranks, -1]
     if comm[0] < 0 or (comm != comm[0]).any():
         return False
-    return bool((frontier.entry_last[frontier.entry_comm == comm[0]] > seq.max()).any())
+    if (frontier.entry_last[frontier.entry_comm == comm[0]] > seq.max()).any():
+        return True
+    if (seq != seq[0]).any() or op[0] in (Op.SEND, Op.RECV):
+        return False
+    # Or it went on to a call elsewhere.
+    there = (frontier.tail_comm[:, :-1] == comm[0]) & (frontier.tail_seq[:, :-1] == seq[0])
+    there &= frontier.tail_op[:, :-1] == op[0]
+    passed = there.any(axis=1) & met.like(ranks[0])
+    passed[ranks] = False
+    return bool(passed.any())

@@ -5,8 +5,9 @@ NCCL matches collectives by their order alone, so a rank that calls something el
 the wrong order, or leaves one out, makes the whole communicator hang or corrupts its data in silence. The
 first number at which members differ is where it happened; what follows tells which of the three it was.
 
-All-to-all is exempt from sizes: uneven splits are legal. P2P is not looked at: a Send and its Recv may be
-chunked differently.
+Members of an all-to-all may pass different sizes (uneven splits): its sizes are compared only where the
+communicator's members passed equal ones every time before, as with padded experts or sequence parallelism.
+P2P is not looked at: a Send and its Recv may be chunked differently.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Misfit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a call does, as NCCL sees it."""
+    """What a call does, as NCCL sees it; ``count`` is NO_COUNT where it does not tell calls apart."""
 
     op: Op
     count: int
@@ -62,6 +63,10 @@ class Mismatch:
 
 Agreed = Callable[[int, tuple[int, int], int], bool]
 
+EVEN = 3
+"""All-to-alls before, of equal sizes on all members, that show that uneven splits are not in use: routed
+tokens are never equal on all members even once."""
+
 
 def _agreed(*_: object) -> bool:
     return True
@@ -77,12 +82,14 @@ def find_mismatches(graph: WaitsFor, agreed: Agreed = _agreed) -> tuple[Mismatch
     """
     calls, frontier = graph.calls, graph.frontier
     rows = calls.order
-    rows = rows[(calls.group[rows] < graph.pairs.base) & (calls.state[rows] < ENDED)]
+    rows = rows[calls.group[rows] < graph.pairs.base]
+    op = frontier.tail_op[calls.rank[rows], calls.column[rows]]
+    count = frontier.tail_count[calls.rank[rows], calls.column[rows]]
+    count = np.where(_uneven(graph, rows, op, count), NO_COUNT, count)
+    pending = calls.state[rows] < ENDED
+    rows, op, count = rows[pending], op[pending], count[pending]
     if not len(rows):
         return ()
-    op = frontier.tail_op[calls.rank[rows], calls.column[rows]]
-    count = frontier.tail_count[calls.rank[rows], calls.column[rows]].copy()
-    count[op == Op.ALL_TO_ALL] = NO_COUNT
     instance = calls.instance[rows]
     first = np.flatnonzero(np.diff(instance, prepend=-1))
     nth = np.cumsum(np.diff(instance, prepend=-1) > 0) - 1
@@ -97,20 +104,47 @@ def find_mismatches(graph: WaitsFor, agreed: Agreed = _agreed) -> tuple[Mismatch
     return tuple(item for item in found.values() if _believed(graph, item, agreed))
 
 
+def _uneven(graph: WaitsFor, rows: I8, op: NDArray[np.uint8], count: I8) -> NDArray[np.bool_]:
+    """bool: all-to-alls whose sizes say nothing. ``rows`` of collectives, by instance, with their operations
+    and sizes.
+
+    The first of a communicator that are equal on all who made them are its habit; one that differs after
+    ``EVEN`` of them, and not before, does not fit.
+    """
+    uneven = np.asarray(op == Op.ALL_TO_ALL)
+    mine = np.flatnonzero(uneven)
+    if not len(mine):
+        return uneven
+    instance = graph.calls.instance[rows[mine]]
+    first = np.flatnonzero(np.diff(instance, prepend=-1))
+    most, least = np.maximum.reduceat(count[mine], first), np.minimum.reduceat(count[mine], first)
+    several = np.diff(np.append(first, len(mine))) > 1
+    # Instances are in the order of their communicators and then of their numbers.
+    group = graph.instances.group[instance[first]]
+    even, odd = (most == least) & (least > 0) & several, most != least
+    start = np.flatnonzero(np.diff(group, prepend=-1))
+    of = np.cumsum(np.diff(group, prepend=-1) > 0) - 1
+    before = np.cumsum(odd) - odd
+    before -= before[start][of]
+    evens = np.cumsum(even & (before == 0)) - (even & (before == 0))
+    evens -= evens[start][of]
+    settled = (before == 0) & (evens >= EVEN)
+    uneven[mine] = ~np.repeat(settled, np.diff(np.append(first, len(mine))))
+    return uneven
+
+
 def _believed(graph: WaitsFor, mismatch: Mismatch, agreed: Agreed) -> bool:
     comm, seq = int(graph.instances.group[mismatch.instance]), int(graph.instances.seq[mismatch.instance])
-    rows = np.flatnonzero(graph.calls.instance == mismatch.instance)
-    signatures = {int(graph.calls.rank[row]): _signature(graph, int(row)) for row in rows}
+    signatures = _signatures(graph, mismatch.instance)
     odd = mismatch.odd[0]
     right = next(rank for rank, value in signatures.items() if value != signatures[odd])
     return agreed(comm, (int(graph.frontier.ranks[odd]), int(graph.frontier.ranks[right])), seq)
 
 
 def _judge(graph: WaitsFor, instance: int) -> Mismatch:
-    rows = np.flatnonzero(graph.calls.instance == instance)
     sides: dict[Signature, list[int]] = {}
-    for row in rows:
-        sides.setdefault(_signature(graph, int(row)), []).append(int(graph.calls.rank[row]))
+    for rank, signature in _signatures(graph, instance).items():
+        sides.setdefault(signature, []).append(rank)
     ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
     ambiguous = len(ordered) > 1 and len(ordered[0][1]) == len(ordered[1][1])
     if ambiguous:
@@ -128,8 +162,7 @@ def _judge(graph: WaitsFor, instance: int) -> Mismatch:
 
 def blame(graph: WaitsFor, mismatch: Mismatch, rank: int) -> Mismatch:
     """An ambiguous mismatch of which it is known that this rank (index) is the odd one."""
-    rows = np.flatnonzero(graph.calls.instance == mismatch.instance)
-    signatures = {int(graph.calls.rank[row]): _signature(graph, int(row)) for row in rows}
+    signatures = _signatures(graph, mismatch.instance)
     theirs = signatures[rank]
     right = next((other for other, value in signatures.items() if value != theirs), None)
     if right is None:
@@ -138,31 +171,48 @@ def blame(graph: WaitsFor, mismatch: Mismatch, rank: int) -> Mismatch:
     return Mismatch(mismatch.instance, misfit, (rank,), theirs, signatures[right], ambiguous=False)
 
 
-def _signature(graph: WaitsFor, row: int) -> Signature:
+def _signature(graph: WaitsFor, row: int, *, sized: bool) -> Signature:
+    """What one call (row) does. ``sized``: sizes of all-to-alls count as well."""
     rank, column = graph.calls.rank[row], graph.calls.column[row]
-    return Signature(
-        Op(int(graph.frontier.tail_op[rank, column])), int(graph.frontier.tail_count[rank, column])
-    )
+    op = Op(int(graph.frontier.tail_op[rank, column]))
+    bare = op is Op.ALL_TO_ALL and not sized
+    return Signature(op, NO_COUNT if bare else int(graph.frontier.tail_count[rank, column]))
 
 
-def _series(graph: WaitsFor, rank: int, comm: int) -> dict[int, Signature]:
+def _sized(graph: WaitsFor, rows: I8) -> bool:
+    """Whether the members of a call (rows) that does not fit called the same: then it is the size."""
+    return len(np.unique(graph.frontier.tail_op[graph.calls.rank[rows], graph.calls.column[rows]])) == 1
+
+
+def _signatures(graph: WaitsFor, instance: int) -> dict[int, Signature]:
+    """Rank index → what it called, for a call that does not fit."""
+    rows = np.flatnonzero(graph.calls.instance == instance)
+    sized = _sized(graph, rows)
+    return {int(graph.calls.rank[row]): _signature(graph, int(row), sized=sized) for row in rows}
+
+
+def _series(graph: WaitsFor, rank: int, comm: int, *, sized: bool) -> dict[int, Signature]:
     """seq → signature of one rank's tail calls on one communicator."""
     rows = np.flatnonzero((graph.calls.rank == rank) & (graph.calls.group == comm))
-    return {int(graph.calls.seq[row]): _signature(graph, int(row)) for row in rows}
+    return {int(graph.calls.seq[row]): _signature(graph, int(row), sized=sized) for row in rows}
 
 
 def _misfit(graph: WaitsFor, instance: int, odd: int, right: int) -> Misfit:
     comm, seq = int(graph.instances.group[instance]), int(graph.instances.seq[instance])
-    theirs, usual = _series(graph, odd, comm), _series(graph, right, comm)
+    sized = _sized(graph, np.flatnonzero(graph.calls.instance == instance))
+    theirs, usual = (_series(graph, rank, comm, sized=sized) for rank in (odd, right))
     here, there = theirs.get(seq), usual.get(seq)
     next_here, next_there = theirs.get(seq + 1), usual.get(seq + 1)
     assert here is not None
     assert there is not None
     if next_there is not None and here == next_there:
-        if next_here == there:
-            return Misfit.ORDER
         later = [number for number in theirs if number > seq and number + 1 in usual]
-        if next_here is None or (later and all(theirs[number] == usual[number + 1] for number in later)):
+        shifted = bool(later) and all(theirs[number] == usual[number + 1] for number in later)
+        # Two alike calls around a third look swapped where one was left out; what comes after them tells.
+        apart = seq + 2 in theirs and seq + 2 in usual and theirs[seq + 2] != usual[seq + 2]
+        if next_here == there and not (shifted and apart):
+            return Misfit.ORDER
+        if next_here is None or shifted:
             # A rank that stops after the early call may have swapped two calls as well as left one out; its
             # peers waited before they made the second.
             return Misfit.SKIPPED if later or max(usual) > seq + 1 else Misfit.ORDER
@@ -175,14 +225,14 @@ def _seen_elsewhere(graph: WaitsFor, instance: int, ranks: list[int], signature:
     """How often anybody else, or these ranks before, made this call after the same preceding one."""
     calls, frontier = graph.calls, graph.frontier
     comm, seq = int(graph.instances.group[instance]), int(graph.instances.seq[instance])
-    before = _series(graph, ranks[0], comm).get(seq - 1)
-    rows = np.flatnonzero(
-        (calls.group >= 0) & (calls.group < graph.pairs.base) & (calls.instance != instance)
-    )
+    sized = _sized(graph, np.flatnonzero(calls.instance == instance))
+    before = _series(graph, ranks[0], comm, sized=sized).get(seq - 1)
+    rows = np.flatnonzero((calls.group >= 0) & (calls.group < graph.pairs.base))
     rows = rows[np.lexsort((calls.seq[rows], calls.group[rows], calls.rank[rows]))]
     op = frontier.tail_op[calls.rank[rows], calls.column[rows]]
     count = frontier.tail_count[calls.rank[rows], calls.column[rows]]
-    same = (op == signature.op) & (count == signature.count)
+    count = count if sized else np.where(op == Op.ALL_TO_ALL, NO_COUNT, count)
+    same = (op == signature.op) & (count == signature.count) & (calls.instance[rows] != instance)
     if before is None:
         return int(same.sum())
     follows = np.zeros(len(rows), np.bool_)

@@ -236,6 +236,18 @@ class _Case:
         text = Answer(kinds, standing, undecidable=len(standing) == self.s.world_size)
         return _truth(fault, Kind.HANG_NETWORK, group, (ring, text), Severity.P0, **_at(fault))
 
+    def wrong_size(self, fault: f.SizeMismatch) -> FaultTruth:
+        row = row_at(self.hit.program, self.hit.strike) if self.hit is not None else None
+        if row is None or not row.uneven:
+            return self.differs(fault, Kind.MISMATCH)
+        # Members of such an all-to-all pass different sizes every time, and a call records its total alone:
+        # the part that does not fit what its receiver awaits shows in none of them. All start, nobody ends.
+        group, standing = self.struck_group(fault.rank), standing_with(self, fault.rank)
+        ring = Answer((Kind.HANG_NETWORK, Kind.HANG_GROUP, Kind.MISMATCH), group)
+        kinds = (Kind.HANG_GROUP, Kind.HANG_NETWORK, Kind.HANG_DEVICE, Kind.MISMATCH)
+        text = Answer(kinds, standing, undecidable=len(standing) == self.s.world_size)
+        return _truth(fault, Kind.MISMATCH, (fault.rank,), (ring, text), Severity.P0, **_at(fault))
+
     def differs(self, fault: Any, kind: Kind, *others: Kind) -> FaultTruth:
         group = self.struck_group(fault.rank)
         # Of two that differ neither is the majority.
@@ -274,7 +286,8 @@ def standing_with(case: _Case, rank: int) -> tuple[int, ...]:
         if isinstance(item, Call | RingStep):
             channel = item.channel if isinstance(item, Call) else Channel.CONTEXT
             lane = item.lane if isinstance(item, Call) else Lane.COMPUTE
-            struck = {rank} if strike.stop is Stop.INSIDE and number == strike.instruction else set()
+            inside = strike.stop in (Stop.INSIDE, Stop.BREAK) and number == strike.instruction
+            struck = {rank} if inside else set()
             if lane is Lane.COMPUTE:
                 compute = case.groups(channel, compute | struck)
                 called = True
@@ -310,7 +323,7 @@ _TABLE: dict[type[Any], Callable[[_Case, Any], FaultTruth]] = {
     f.MissingSend: lambda case, fault: case.never_called(fault, Kind.MISSING_CALL),
     f.SkippedCollective: lambda case, fault: case.differs(fault, Kind.MISSING_CALL, Kind.MISMATCH),
     f.OrderMismatch: lambda case, fault: case.differs(fault, Kind.MISMATCH),
-    f.SizeMismatch: lambda case, fault: case.differs(fault, Kind.MISMATCH),
+    f.SizeMismatch: _Case.wrong_size,
     f.CommDeadlock: lambda case, fault: case.differs(fault, Kind.DEADLOCK, Kind.MISMATCH),
     f.DeadRank: lambda case, fault: case.never_called(fault, Kind.DEAD_RANK),
     f.DeadNode: _Case.dead_node,
