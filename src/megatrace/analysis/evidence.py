@@ -22,6 +22,7 @@ from megatrace.analysis.evidence_nccl import judge_nccl
 from megatrace.analysis.evidence_tools import judge_tools
 from megatrace.analysis.evidence_torch import judge_torch
 from megatrace.analysis.evidence_training import judge_training
+from megatrace.analysis.evidence_watched_ports import judge_watched_ports
 from megatrace.model.finding import ClockInfo, Diagnosis, Finding, JobSummary, NextStep, Severity, Verdict
 from megatrace.model.series import FactKind, LogFact
 from megatrace.model.trace import RankPlace, Trace
@@ -35,8 +36,18 @@ STALE = 1_800 * NS_PER_S + SLACK
 MAX_STEPS = 6
 """Commands that are proposed: more nobody runs at night."""
 
+_ANYTHING = (
+    NextStep(
+        "megatrace diagnose LOGS_OF_ALL_RANKS/ KERNEL_LOGS/", "the first error over all ranks and nodes"
+    ),
+    NextStep("dmesg -T | grep -e NVRM -e mlx5 -e 'Killed process'", "on every node: what its kernel reports"),
+    NextStep("py-spy dump --pid PID", "on the nodes, if the job still runs: where it stands"),
+)
+"""What to collect where errors were read and none of them tells a cause."""
+
 _JUDGES = (
     judge_gpus, judge_host, judge_failures, judge_torch, judge_nccl, judge_training, judge_tools, judge_alerts,
+    judge_watched_ports,
 )  # fmt: skip
 
 
@@ -64,7 +75,7 @@ def diagnose_facts(trace: Trace) -> Diagnosis:
         clock=ClockInfo(t0=min([*times, *starts], default=0)),
         inputs=trace.inputs,
         alternatives=either,
-        next_steps=_steps(numbered),
+        next_steps=_steps(numbered) or (_ANYTHING if verdict is Verdict.UNDECIDABLE else ()),
         places=_places(facts),
         coverage=trace.coverage,
     )
@@ -152,8 +163,8 @@ def _concluded(claims: Sequence[Claim], facts: Sequence[LogFact]) -> tuple[Verdi
     """(verdict, headline, explanations that fit as well)."""
     serious = [item for item in claims if item.finding.severity <= Severity.P2 and not item.weak]
     if serious:
-        first = min(serious, key=lambda item: (_PRECEDENCE[item.finding.kind.verdict], claims.index(item)))
-        return first.finding.kind.verdict, first.finding.summary, first.either
+        first = min(serious, key=lambda item: (_PRECEDENCE[item.verdict], claims.index(item)))
+        return first.verdict, first.finding.summary, first.either
     weak = [item for item in claims if item.weak]
     if weak:
         first = weak[0]

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from megatrace.clock import SystemClock
 from megatrace.collect import attaching, blind_spots, processes
+from megatrace.collect.port_log import PortLog
 from megatrace.collect.watching import Stillness, clock, heads_of
 from megatrace.units import format_duration
 
@@ -24,6 +26,8 @@ EVERY_S = 2.0
 SIGNS_EVERY_S = 60.0
 """Libraries are loaded in the first minutes; reading the maps of all processes takes some milliseconds."""
 FIRST_SIGNS_S = 10.0
+PORTS_EVERY_S = 10.0
+"""Between two readings of the RDMA ports: what grows is seen, and a reading costs little."""
 EVIDENCE_LIMIT_S = 60.0
 """For all evidence of one standstill: with ``watching.LATEST_S`` well inside PyTorch's ten minutes."""
 
@@ -46,6 +50,8 @@ class Standby:
     stacks: bool = True
     known: dict[str, str] = field(default_factory=dict)
     signs_at: float = 0.0
+    ports: PortLog | None = None
+    ports_at: float = 0.0
 
     def step(self, rings: Iterable[Path], pids: Callable[[], Iterable[int]], now: float) -> None:
         """One look. ``pids`` are asked for only when they are needed."""
@@ -55,6 +61,9 @@ class Standby:
         if now >= self.signs_at:
             self.signs_at = now + SIGNS_EVERY_S
             self._look_for_signs(pids())
+        if self.ports is not None and now >= self.ports_at:
+            self.ports_at = now + PORTS_EVERY_S
+            self.ports.write(SystemClock().now())
 
     def _take(self, pids: tuple[int, ...], silence: float) -> None:
         name = f"evidence-{socket.gethostname()}-{os.getpid()}-{self.stillness.taken}"

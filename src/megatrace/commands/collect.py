@@ -16,8 +16,11 @@ from typing import Annotated
 
 import typer
 
+from megatrace.clock import SystemClock
 from megatrace.collect import injection, spool
+from megatrace.collect.port_log import PortLog
 from megatrace.collect.standby import NodeStandby
+from megatrace.collect.sysfs import SYSFS
 from megatrace.collect.watching import clock
 from megatrace.commands import command
 from megatrace.errors import UsageError
@@ -50,6 +53,7 @@ def collect(
         Path | None,
         typer.Option(help="Folder of rings, such as that of a run (default: all rings of this node)."),
     ] = None,
+    sysfs: Annotated[Path, typer.Option(help="Where the kernel shows the counters of RDMA ports.")] = SYSFS,
     once: Annotated[bool, typer.Option("--once", help="One round.")] = False,
 ) -> int:
     """Finds rings in shared memory and in the memory maps of all processes, other containers' too.
@@ -60,6 +64,7 @@ def collect(
     if pause <= 0:
         raise UsageError(f"--every {every}: more than nothing")
     left = None if duration is None else parse_duration(duration) / NS_PER_S
+    ports = PortLog(out, sysfs)
     kept = spool.Spool(out, parse_size(budget))
     after_s = math.inf if suspect == "off" or once else parse_duration(suspect) / NS_PER_S
     standby = NodeStandby(out, after_s, _say)
@@ -67,6 +72,7 @@ def collect(
     while True:
         found = _found(rings)
         records += kept.round(found)
+        ports.write(SystemClock().now())
         rounds += 1
         standby.step(clock())
         if once or (left is not None and left <= 0):

@@ -26,6 +26,7 @@ import typer
 
 from megatrace.collect import launch
 from megatrace.collect.capture import capture, job_file, refine, sourced, with_unobserved
+from megatrace.collect.port_log import PortLog
 from megatrace.collect.standby import Standby, Watcher
 from megatrace.collect.supervise import supervise
 from megatrace.collect.watching import Stillness
@@ -107,6 +108,7 @@ def run(
         _say(f"the job is started without recording: {error}")
     beside = _Beside(config, place)
     watcher = Watcher(Standby(place.resolve(), Stillness(after_s), _say, beside.hidden), rings)
+    watcher.standby.ports = PortLog(rings)
     code = supervise(command_line, {**os.environ, **change}, watcher.begin)
     watcher.end()
     _put_away(rings, place)
