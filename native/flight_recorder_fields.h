@@ -45,10 +45,6 @@ inline int field_of(const uint8_t *key, uint32_t size) {
   return kNoField;
 }
 
-// Columns whose values are numbers.
-constexpr bool kIsNumber[MEGATRACE_FR_WIDTH] = {true,  false, false, false, false, false, true, true,  true, false,
-                                                false, false, false, true,  true,  true,  false, false, true};
-
 // A number of the recorder: an integer from -1 on, or one written as text.
 inline int64_t number(const uint8_t *data, Type type, uint32_t size, int64_t value) {
   if (type == Type::kInt) return value >= -1 && value < kLimit ? value : kAbsent;

@@ -151,7 +151,7 @@ struct Quick {
   bool is_couple() const;
   bool entry();
   bool key(int *which);
-  bool usual(int which, int64_t *row);
+  void usual(int64_t *row, int32_t *dtypes);
   bool field(int which, int64_t *row, int32_t *dtypes);
   bool entries();
   bool run();

@@ -2,36 +2,9 @@
 #ifndef MEGATRACE_FLIGHT_RECORDER_QUICK_ENTRIES_H
 #define MEGATRACE_FLIGHT_RECORDER_QUICK_ENTRIES_H
 
-#include "flight_recorder_quick.h"
+#include "flight_recorder_usual.h"
 
 namespace fr {
-
-// Reads the value of one key into its column, where it is what nearly all are.
-inline bool Quick::usual(int which, int64_t *row) {
-  if (length - at < 10) return false;
-  const uint8_t code = data[at];
-  if (code == 'h') {
-    const uint8_t index = data[at + 1];
-    if (index >= memo.size || memo.at[index].type != Type::kText) return false;
-    if (which == MEGATRACE_FR_NAME_TEXT || which == MEGATRACE_FR_STATE_TEXT) {
-      if (memo.at[index].text < 0) return false;
-      row[which] = memo.at[index].text;
-    } else if (which != kNoField) {
-      return false;
-    }
-    at += 2;
-    return true;
-  }
-  if (which < 0 || which >= MEGATRACE_FR_WIDTH || !kIsNumber[which]) return false;
-  int64_t value = kAbsent;
-  ++at;
-  if (code != 'N' && !integer(code, &value)) {
-    --at;
-    return false;
-  }
-  row[which] = value >= -1 && value < kLimit ? value : kAbsent;
-  return true;
-}
 
 // Reads the value of one key into its column.
 inline bool Quick::field(int which, int64_t *row, int32_t *dtypes) {
@@ -72,11 +45,6 @@ inline bool Quick::field(int which, int64_t *row, int32_t *dtypes) {
 
 // Which column a key stands for.
 inline bool Quick::key(int *which) {
-  if (length - at >= 2 && data[at] == 'h' && data[at + 1] < memo.size && memo.at[data[at + 1]].field != -2) {
-    *which = memo.at[data[at + 1]].field;
-    at += 2;
-    return true;
-  }
   Item key;
   if (!value<false>(2, &key) || key.type != Type::kText) return false;
   *which = field_of(data + key.number, key.extra);
@@ -96,9 +64,9 @@ inline bool Quick::entry() {
   int32_t dtypes[2] = {-1, -1};
   Sum sum = {kAbsent, kAbsent, -1, -1, static_cast<uint32_t>(begin), 1};
   while (next('(')) {
-    for (++at; !next('u');) {
+    for (++at, usual(row, dtypes); !next('u'); usual(row, dtypes)) {
       int which;
-      if (!key(&which) || (!usual(which, row) && !field(which, row, dtypes))) return false;
+      if (!key(&which) || !field(which, row, dtypes)) return false;
     }
     ++at;
   }

@@ -43,12 +43,13 @@ struct Pending {
 };
 
 Known g_known[kPlaces];
-std::atomic<uint64_t> g_made{0};
+std::atomic<uint64_t> g_made{0}, g_groups{0};
 
 // initial-exec: a place in the thread's own block, without a call that could allocate. NCCL's own functions may call
 // each other by name: what is inside of a call is none of the program's.
 __attribute__((tls_model("initial-exec"))) thread_local bool t_inside = false;
-__attribute__((tls_model("initial-exec"))) thread_local uint32_t t_depth = 0, t_pending = 0;
+__attribute__((tls_model("initial-exec"))) thread_local uint32_t t_depth = 0, t_pending = 0, t_calls = 0;
+__attribute__((tls_model("initial-exec"))) thread_local uint8_t t_group = 0;
 __attribute__((tls_model("initial-exec"))) thread_local Pending t_waiting[kPending];
 
 // The function behind ours. Where we were preloaded and NCCL came with a library of local scope there is nothing behind
@@ -145,6 +146,13 @@ uint64_t derived(const Comm parent, uint64_t what, uint64_t which) {
   return mixed(kSeed, words, sizeof words);
 }
 
+// The mark of the program's group that a call is made in, 0 for none.
+inline uint8_t grouped() {
+  if (t_depth == 0) return 0;
+  ++t_calls;
+  return t_group;
+}
+
 }  // namespace
 }  // namespace megatrace
 
@@ -165,7 +173,7 @@ using namespace megatrace;
     const uint64_t number =                                                                                             \
         g_recorder.call(of,                                                                                             \
                         {operation, static_cast<uint8_t>(type), count, reinterpret_cast<uintptr_t>(stream), peer,       \
-                         static_cast<uint32_t>(root)},                                                                  \
+                         static_cast<uint32_t>(root), grouped()},                                                       \
                         false);                                                                                         \
     t_inside = true;                                                                                                    \
     const int result = next arguments;                                                                                  \
@@ -180,14 +188,25 @@ using namespace megatrace;
 MT_EXPORT int ncclGroupStart() {
   MT_REAL(GroupStart, int (*)());
   const int result = next();
-  if (result == 0 && !t_inside) ++t_depth;
+  if (result != 0 || t_inside || t_depth++ != 0) return result;
+  t_group = group_mark(g_groups.fetch_add(1, std::memory_order_relaxed));
+  t_calls = 0;
   return result;
 }
 
 MT_EXPORT int ncclGroupEnd() {
   MT_REAL(GroupEnd, int (*)());
+  if (t_inside || t_depth != 1) {
+    const int inner = next();
+    if (!t_inside && t_depth != 0) --t_depth;
+    return inner;
+  }
+  // Here the program waits where NCCL has to connect, or communicators are not blocking.
+  const bool several = t_calls > 1;
+  if (several) g_recorder.group(t_group, t_calls, false);
   const int result = next();
-  if (t_inside || t_depth == 0 || --t_depth != 0) return result;
+  if (several) g_recorder.group(t_group, t_calls, true);
+  t_depth = 0;
   const uint32_t waiting = t_pending;
   t_pending = 0;
   for (uint32_t i = 0; i < waiting && (result == 0 || result == kInProgress); ++i) adopt(t_waiting[i]);

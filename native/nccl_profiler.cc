@@ -7,18 +7,19 @@
 // NCCL takes one plug-in. Another one, named by MEGATRACE_CHAIN_PROFILER, is loaded behind this one and gets what it
 // asked for, where it speaks the same version (5 and 6 are alike).
 //
-// Handles are numbers and never addresses: events come late, twice or not at all, and a number that is no longer known
-// is simply passed over.
+// Where the control word asks for them, groups are told, too, and the steps of the proxy (nccl_steps.h).
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
+#include "nccl_chain.h"
+#include "nccl_events.h"
 #include "nccl_profiler_abi.h"
 #include "nccl_recorder.h"
+#include "nccl_steps.h"
 
 namespace megatrace {
 
@@ -29,137 +30,41 @@ namespace {
 using namespace profiler;
 
 constexpr int kKnown[] = {0, 0x3F, 0x3F, 0xFF, 0xFF, 0xFFF, 0x7FFF};  // types of events by version
-constexpr uint64_t kSlots = 1u << 16;  // events that can be open at one time; older ones are forgotten
-
-// What is known of an event while it is open. All relaxed, guarded by `ticket` (acquire and release) as in a seqlock.
-struct Slot {
-  std::atomic<uint64_t> ticket{0};
-  std::atomic<Communicator*> communicator{nullptr};
-  std::atomic<uint64_t> number{0};
-  std::atomic<void*> theirs{nullptr};
-  std::atomic<uint32_t> type{0}, stopped{0};
-  std::atomic<uint8_t> op{0}, channels{0};
-  std::atomic<bool> started{false};
-};
-
-Slot g_slots[kSlots];
-std::atomic<uint64_t> g_next{1};  // slot 0 is never taken: its turn is passed over
-
-struct Event {
-  Communicator* communicator = nullptr;
-  uint64_t number = 0;
-  void* theirs = nullptr;
-  uint32_t type = 0;
-  uint8_t op = 0, channels = 0;
-};
-
-// A handle that says all that is needed of a call, so that it needs no slot: bit 63, communicator, what, number.
-constexpr uint64_t kInline = uint64_t{1} << 63;
-constexpr int kIndexAt = 53, kOpAt = 48, kMessageAt = 52;
-constexpr uint64_t kNumbers = (uint64_t{1} << kOpAt) - 1;
-static_assert(sizeof(void*) == 8 && (kCommunicators - 1) >> (63 - kIndexAt) == 0);
-
-void* inlined(const Event& event) {
-  const uint64_t message = event.type == kP2pApi ? 1 : 0;
-  return reinterpret_cast<void*>(kInline | uint64_t{event.communicator->index} << kIndexAt | message << kMessageAt |
-                                 uint64_t{event.op} << kOpAt | (event.number & kNumbers));
-}
-
-void* opened(const Event& event) {
-  if (event.theirs == nullptr && (event.type == kCollApi || event.type == kP2pApi)) return inlined(event);
-  uint64_t ticket = g_next.fetch_add(1, std::memory_order_relaxed);
-  if (ticket % kSlots == 0) ticket = g_next.fetch_add(1, std::memory_order_relaxed);
-  Slot& slot = g_slots[ticket % kSlots];
-  slot.ticket.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // nobody may see what follows and still the old ticket
-  slot.communicator.store(event.communicator, std::memory_order_relaxed);
-  slot.number.store(event.number, std::memory_order_relaxed);
-  slot.theirs.store(event.theirs, std::memory_order_relaxed);
-  slot.type.store(event.type, std::memory_order_relaxed);
-  slot.stopped.store(0, std::memory_order_relaxed);
-  slot.op.store(event.op, std::memory_order_relaxed);
-  slot.channels.store(event.channels, std::memory_order_relaxed);
-  slot.started.store(false, std::memory_order_relaxed);
-  slot.ticket.store(ticket, std::memory_order_release);
-  return reinterpret_cast<void*>(static_cast<uintptr_t>(ticket));
-}
-
-// The slot of a handle, and a copy of it; nullptr where it is not known, or no longer. All calls without a slot have one
-// in common, which nobody writes to.
-Slot* found(const void* handle, Event* event) {
-  const uint64_t ticket = reinterpret_cast<uintptr_t>(handle);
-  if ((ticket & kInline) != 0) {
-    event->communicator = communicator_at(static_cast<uint32_t>(ticket >> kIndexAt) & (kCommunicators - 1));
-    event->number = ticket & kNumbers;
-    event->op = static_cast<uint8_t>(ticket >> kOpAt & 0xF);
-    event->type = (ticket >> kMessageAt & 1) != 0 ? kP2pApi : kCollApi;
-    return &g_slots[0];
-  }
-  Slot& slot = g_slots[ticket % kSlots];
-  if (ticket == 0 || slot.ticket.load(std::memory_order_acquire) != ticket) return nullptr;
-  event->communicator = slot.communicator.load(std::memory_order_relaxed);
-  event->number = slot.number.load(std::memory_order_relaxed);
-  event->theirs = slot.theirs.load(std::memory_order_relaxed);
-  event->type = slot.type.load(std::memory_order_relaxed);
-  event->op = slot.op.load(std::memory_order_relaxed);
-  event->channels = slot.channels.load(std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_acquire);  // nothing above may be read after the check below
-  return slot.ticket.load(std::memory_order_relaxed) == ticket ? &slot : nullptr;
-}
-
-// The plug-in behind ours.
-struct Chained {
-  int (*start)(void*, void**, void*) = nullptr;
-  int (*stop)(void*) = nullptr;
-  int (*record)(void*, int, void*) = nullptr;
-  int (*finalize)(void*) = nullptr;
-  void* init = nullptr;
-};
+OpenEvents g_events;
+std::atomic<uint64_t> g_groups{0};
 
 Chained g_chained;
 std::atomic<int> g_chained_mask{0};
 int g_version = 0;
 pthread_mutex_t g_setup = PTHREAD_MUTEX_INITIALIZER;
 
-void chain(int version) {
-  const char* name = getenv("MEGATRACE_CHAIN_PROFILER");
-  if (name == nullptr || name[0] == '\0') return;
-  char path[1024];
-  snprintf(path, sizeof path, "libnccl-profiler-%s.so", name);
-  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  void* table = nullptr;
-  for (int at = version; library != nullptr && table == nullptr && at >= (version >= 5 ? 5 : version); --at) {
-    char symbol[32];
-    snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", at);
-    table = dlsym(library, symbol);
-  }
-  if (table == nullptr) {
-    fprintf(stderr, "megatrace: the profiler plug-in %s is left out: %s\n", name,
-            library == nullptr ? "it cannot be loaded" : "it does not speak the version of this NCCL");
-    return;
-  }
-  const auto* theirs = static_cast<const Plugin<void*, void>*>(table);
-  g_chained = {theirs->start, theirs->stop, theirs->record, theirs->finalize, theirs->init};
-}
-
 // Once a process: what the header tells, and the plug-in behind.
 void setup(int version) {
   pthread_mutex_lock(&g_setup);
   if (g_version == 0) {
     g_version = version;
+    pthread_atfork(nullptr, nullptr, steps_forked);
     snprintf(g_about, sizeof g_about, ", \"profiler\": %d", version);
-    chain(version);
+    g_chained = chained_profiler(version);
   }
   pthread_mutex_unlock(&g_setup);
 }
 
 int usual(int version) { return version >= 5 ? kColl | kP2p | kCollApi | kP2pApi : kColl | kP2p; }
 
+// What the control word asks for, as types of events of this version. Whoever wants steps has to ask for the operations
+// that they are of.
+int on_demand(int version) {
+  const uint32_t control = g_recorder.control();
+  int wanted = static_cast<int>(control & kKernelCh);
+  if ((control & kProxyStep) != 0) wanted |= kProxyOp | kProxyStep;
+  if ((control & kWantGroups) != 0) wanted |= version >= 5 ? kGroupApi : kGroup;
+  return wanted & kKnown[version];
+}
+
 // Brings NCCL's mask to what is wanted now. It is one for all communicators, and read by NCCL without a lock.
 int refresh(Communicator* communicator, int version) {
-  const int asked = static_cast<int>(g_recorder.control() & kKernelCh) & kKnown[version];
-  const int wanted = usual(version) | asked | g_chained_mask.load(std::memory_order_relaxed);
+  const int wanted = usual(version) | on_demand(version) | g_chained_mask.load(std::memory_order_relaxed);
   if (communicator->applied.load(std::memory_order_relaxed) != wanted) {
     communicator->applied.store(wanted, std::memory_order_relaxed);
     __atomic_store_n(communicator->mask, wanted, __ATOMIC_RELAXED);
@@ -175,19 +80,26 @@ void* relay(Communicator* communicator, D* descr) {
   if ((static_cast<int>(descr->type) & g_chained_mask.load(std::memory_order_relaxed)) == 0) return nullptr;
   Event parent;
   D copy = *descr;
-  copy.parent = found(descr->parent, &parent) != nullptr ? parent.theirs : nullptr;
+  copy.parent = g_events.find(descr->parent, &parent) != nullptr ? parent.theirs : nullptr;
   if constexpr (V >= 5) {
     void** group = descr->type == kColl ? &copy.coll.parent_group : descr->type == kP2p ? &copy.p2p.parent_group : nullptr;
-    if (group != nullptr) *group = found(*group, &parent) != nullptr ? parent.theirs : nullptr;
+    if (group != nullptr) *group = g_events.find(*group, &parent) != nullptr ? parent.theirs : nullptr;
   }
   void* theirs = nullptr;
   g_chained.start(communicator->theirs, &theirs, &copy);
   return theirs;
 }
 
-template <int V, class D>
-bool kernels_on(Communicator* communicator) {
-  return (refresh(communicator, V) & kKernelCh) != 0;
+constexpr int kBelow = kKernelCh | kProxyOp | kProxyStep;  // events that come back to the event of a call
+
+// The group that a call is made in, as far as groups are told: its mark, 0 for none.
+uint8_t grouped(void* parent, int wanted) {
+  Event group;
+  if ((wanted & (kGroup | kGroupApi)) == 0 || is_inline(parent)) return 0;
+  Slot* slot = g_events.find(parent, &group);
+  if (slot == nullptr || (group.type != kGroup && group.type != kGroupApi)) return 0;
+  slot->inside.fetch_add(1, std::memory_order_relaxed);
+  return group_mark(group.number);
 }
 
 template <int V, class D>
@@ -200,26 +112,28 @@ void learn(Communicator* communicator, const D& descr) {
 }
 
 // The call that an event belongs to: that of its parent where NCCL told of it before, else a new one. Whether a handle
-// is needed: only the kernels come back to it, and NCCL says no more of an event without one.
+// is needed: only kernels and the proxy come back to it, and NCCL says no more of an event without one.
 template <int V, class D>
 bool given(Communicator* communicator, D* descr, Event* event) {
-  if (V >= 5 && descr->type == kColl && (reinterpret_cast<uintptr_t>(descr->parent) & kInline) != 0 &&
-      (communicator->applied.load(std::memory_order_relaxed) & kKernelCh) == 0)
+  if (V >= 5 && descr->type == kColl && is_inline(descr->parent) &&
+      (communicator->applied.load(std::memory_order_relaxed) & kBelow) == 0)
     return false;  // recorded as CollApi, and nothing new in it
-  const bool kernels = kernels_on<V, D>(communicator);
+  const int wanted = refresh(communicator, V);
+  const bool kernels = (wanted & kKernelCh) != 0;
   Event parent;
-  const bool known = V >= 5 && found(descr->parent, &parent) != nullptr && parent.communicator == communicator &&
-                     (parent.type == kCollApi || parent.type == kP2pApi);
+  const bool known = V >= 5 && g_events.find(descr->parent, &parent) != nullptr &&
+                     parent.communicator == communicator && (parent.type == kCollApi || parent.type == kP2pApi);
   learn<V>(communicator, *descr);
+  const uint8_t group = known ? 0 : grouped(descr->parent, wanted);
   if (descr->type == kColl) {
     event->channels = descr->coll.channels;
     event->op = known ? parent.op : op_of(descr->coll.func);
     event->number = known ? parent.number
                           : g_recorder.call(communicator,
                                             {event->op, type_of(descr->coll.datatype), descr->coll.count, 0, -1,
-                                             static_cast<uint32_t>(descr->coll.root)},
+                                             static_cast<uint32_t>(descr->coll.root), group},
                                             kernels);
-    return kernels;
+    return (wanted & kBelow) != 0;
   }
   if constexpr (V >= 4) event->channels = descr->p2p.channels;
   event->op = op_of(descr->p2p.func);
@@ -228,40 +142,85 @@ bool given(Communicator* communicator, D* descr, Event* event) {
     g_recorder.peer(communicator, event->op, parent.number, descr->p2p.peer);
   } else {
     event->number = g_recorder.call(
-        communicator, {event->op, type_of(descr->p2p.datatype), descr->p2p.count, 0, descr->p2p.peer, 0}, kernels);
+        communicator, {event->op, type_of(descr->p2p.datatype), descr->p2p.count, 0, descr->p2p.peer, 0, group},
+        kernels);
   }
-  return kernels;
+  return (wanted & kBelow) != 0;
 }
 
 template <int V, class D>
 bool api(Communicator* communicator, D* descr, Event* event) {
   if constexpr (V >= 5) {
+    if (descr->type != kCollApi && descr->type != kP2pApi) return false;
+    const int wanted = refresh(communicator, V);
+    const bool kernels = (wanted & kKernelCh) != 0;
+    const uint8_t group = grouped(descr->parent, wanted);
     if (descr->type == kCollApi) {
       const CollApi& call = descr->coll_api;
       event->op = op_of(call.func);
-      event->number = g_recorder.call(communicator,
-                                      {event->op, type_of(call.datatype), call.count,
-                                       reinterpret_cast<uintptr_t>(call.stream), -1, static_cast<uint32_t>(call.root)},
-                                      kernels_on<V, D>(communicator));
-      return true;
-    }
-    if (descr->type == kP2pApi) {
-      const P2pApi& call = descr->p2p_api;
-      event->op = op_of(call.func);
       event->number = g_recorder.call(
           communicator,
-          {event->op, type_of(call.datatype), call.count, reinterpret_cast<uintptr_t>(call.stream), -1, 0},
-          kernels_on<V, D>(communicator));
+          {event->op, type_of(call.datatype), call.count, reinterpret_cast<uintptr_t>(call.stream), -1,
+           static_cast<uint32_t>(call.root), group},
+          kernels);
       return true;
     }
+    const P2pApi& call = descr->p2p_api;
+    event->op = op_of(call.func);
+    event->number = g_recorder.call(
+        communicator,
+        {event->op, type_of(call.datatype), call.count, reinterpret_cast<uintptr_t>(call.stream), -1, 0, group},
+        kernels);
+    return true;
   }
   return false;
+}
+
+// What the proxy sends for a call. What it receives leaves no queue here, and without a handle NCCL tells no more of it.
+template <class D>
+bool proxy_op(const D& descr, Event* event) {
+  if (descr.proxy_op.is_send == 0 || (g_recorder.control() & kProxyStep) == 0) return false;
+  event->queue = step_queue(event->communicator, descr.proxy_op.peer);
+  event->number = descr.proxy_op.chunk > 0 ? static_cast<uint64_t>(descr.proxy_op.chunk) : 0;
+  return event->queue != nullptr;
+}
+
+// A part of it. Its parent may be of another process (PXN): then the number says nothing here.
+bool proxy_step(void* parent, Event* event) {
+  Event operation;
+  if (g_events.find(parent, &operation) == nullptr || operation.type != kProxyOp || operation.queue == nullptr)
+    return false;
+  event->number = reinterpret_cast<uintptr_t>(parent);
+  return true;
+}
+
+// The network has it. Up to version 3 its size is not told: the size of the operation's chunks is the most it can be.
+void step_sent(Slot* step, const Event& event, bool sized, uint64_t bytes) {
+  Event operation;
+  Slot* slot = g_events.find(reinterpret_cast<void*>(static_cast<uintptr_t>(event.number)), &operation);
+  if (slot == nullptr || operation.queue == nullptr || step->started.exchange(true, std::memory_order_relaxed)) return;
+  if (!sized) bytes = operation.number;
+  step->bytes.store(bytes, std::memory_order_relaxed);
+  slot->bytes.fetch_add(bytes, std::memory_order_relaxed);
+  slot->inside.fetch_add(1, std::memory_order_relaxed);
+  step_posted(operation.queue, bytes);
+}
+
+void step_ended(Slot* step, const Event& event) {
+  Event operation;
+  if (!step->started.load(std::memory_order_relaxed) || step->stopped.exchange(1, std::memory_order_relaxed) != 0)
+    return;
+  Slot* slot = g_events.find(reinterpret_cast<void*>(static_cast<uintptr_t>(event.number)), &operation);
+  if (slot == nullptr || slot->inside.load(std::memory_order_relaxed) == 0) return;  // ended with its operation
+  slot->inside.fetch_sub(1, std::memory_order_relaxed);
+  slot->bytes.fetch_sub(event.bytes, std::memory_order_relaxed);
+  steps_done(operation.queue, 1, event.bytes);
 }
 
 // A kernel began on one channel: the first of a call is its start.
 bool kernel(void* parent, uint64_t timer, Event* event) {
   Event call;
-  Slot* slot = found(parent, &call);
+  Slot* slot = g_events.find(parent, &call);
   if (slot == nullptr || (call.type != kColl && call.type != kP2p)) return false;
   if (!slot->started.exchange(true, std::memory_order_relaxed))
     g_recorder.mark(kStart, call.communicator, call.op, call.number, 0, timer);
@@ -280,46 +239,82 @@ int start(void* context, void** handle, D* descr) {
   event.type = static_cast<uint32_t>(descr->type);
   event.theirs = relay<V>(communicator, descr);
   bool ours = false;
-  if (event.type == kColl || event.type == kP2p) {
-    ours = given<V>(communicator, descr, &event);
-  } else if (event.type == kKernelCh && V >= 3) {
-    ours = kernel(descr->parent, V >= 4 ? descr->kernel.timer : 0, &event);
-  } else {
-    ours = api<V>(communicator, descr, &event);
+  switch (event.type) {
+    case kColl:
+    case kP2p:
+      ours = given<V>(communicator, descr, &event);
+      break;
+    case kKernelCh:
+      ours = V >= 3 && kernel(descr->parent, V >= 4 ? descr->kernel.timer : 0, &event);
+      break;
+    case kProxyOp:
+      ours = proxy_op(*descr, &event);
+      break;
+    case kProxyStep:
+      ours = proxy_step(descr->parent, &event);
+      break;
+    case kGroup:
+    case kGroupApi:
+      event.number = g_groups.fetch_add(1, std::memory_order_relaxed);
+      ours = (on_demand(V) & event.type) != 0;
+      break;
+    default:
+      ours = api<V>(communicator, descr, &event);
   }
-  if (ours || event.theirs != nullptr) *handle = opened(event);
+  if (ours || event.theirs != nullptr) *handle = g_events.open(event);
   return 0;
 }
 
 // The last channel of a call is its end; where NCCL did not say how many there are, every one may be.
 void kernel_ended(const Event& event) {
   Event call;
-  Slot* slot = found(reinterpret_cast<void*>(static_cast<uintptr_t>(event.number)), &call);
+  Slot* slot = g_events.find(reinterpret_cast<void*>(static_cast<uintptr_t>(event.number)), &call);
   if (slot == nullptr) return;
   const uint32_t stopped = slot->stopped.fetch_add(1, std::memory_order_relaxed) + 1;
   if (call.channels == 0 || stopped == call.channels)
     g_recorder.mark(kEnd, call.communicator, call.op, call.number, 0, 0);
 }
 
+// One call alone is a group to NCCL as well, and nothing to tell.
+void group_ended(Slot* slot, const Event& event, bool done) {
+  const uint32_t calls = slot->inside.load(std::memory_order_relaxed);
+  if (calls > 1) g_recorder.group(group_mark(event.number), calls, done);
+}
+
 int stop(void* handle) {
-  if (handle == nullptr || (reinterpret_cast<uintptr_t>(handle) & kInline) != 0) return 0;
+  if (handle == nullptr || is_inline(handle)) return 0;
   Event event;
-  Slot* slot = found(handle, &event);
+  Slot* slot = g_events.find(handle, &event);
   if (slot == nullptr) return 0;
   if (event.type == kKernelCh && !slot->stopped.exchange(1, std::memory_order_relaxed)) kernel_ended(event);
+  if (event.type == kProxyStep) step_ended(slot, event);
+  if (event.type == kProxyOp) OpenEvents::close_steps(slot);
+  if (event.type == kGroup || event.type == kGroupApi) group_ended(slot, event, true);
   if (event.theirs != nullptr && g_chained.stop != nullptr) g_chained.stop(event.theirs);
   return 0;
 }
 
+template <int V>
 int record(void* handle, int state, void* arguments) {
-  if (g_chained.record == nullptr) return 0;
   Event event;
-  if (found(handle, &event) != nullptr && event.theirs != nullptr) g_chained.record(event.theirs, state, arguments);
+  Slot* slot = nullptr;
+  const bool ours = state == kSendWait || state == kGroupEnds;
+  if (!ours && g_chained.record == nullptr) return 0;
+  if (handle == nullptr || is_inline(handle) || (slot = g_events.find(handle, &event)) == nullptr) return 0;
+  if (event.type == kProxyStep && state == kSendWait) {
+    size_t bytes = 0;
+    const bool sized = V >= 4 && arguments != nullptr;
+    if (sized) memcpy(&bytes, arguments, sizeof bytes);
+    step_sent(slot, event, sized, bytes);
+  }
+  if (event.type == kGroupApi && state == kGroupEnds) group_ended(slot, event, false);
+  if (event.theirs != nullptr && g_chained.record != nullptr) g_chained.record(event.theirs, state, arguments);
   return 0;
 }
 
 int finalize(void* context) {
   auto* communicator = static_cast<Communicator*>(context);
+  if (communicator != nullptr) steps_forget(communicator);
   if (communicator != nullptr && communicator->theirs != nullptr && g_chained.finalize != nullptr) {
     g_chained.finalize(communicator->theirs);
     communicator->theirs = nullptr;
@@ -371,7 +366,7 @@ int init_v5(void** context, uint64_t id, int* mask, const char* name, int nodes,
 
 template <class Init, class D, int V>
 constexpr Plugin<Init, D> table(Init init) {
-  return {"megatrace", init, start<V, D>, stop, record, finalize};
+  return {"megatrace", init, start<V, D>, stop, record<V>, finalize};
 }
 
 }  // namespace

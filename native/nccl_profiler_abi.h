@@ -14,7 +14,7 @@ enum Type : uint32_t {
   kKernelLaunch = 1u << 11, kCeColl = 1u << 12, kCeSync = 1u << 13, kCeBatch = 1u << 14,
 };
 
-enum State : int { kSendWait = 9 };
+enum State : int { kSendWait = 9, kGroupEnds = 24 };
 
 struct CollV1 {
   const char* name;

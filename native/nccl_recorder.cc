@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "about.h"
+
 namespace megatrace {
 
 namespace {
@@ -28,6 +30,24 @@ inline bool starts(const char* word, const char (&with)[N]) {
   for (size_t i = 0; i + 1 < N; ++i)
     if (word[i] != with[i]) return false;
   return true;
+}
+
+// Events that cost more than calls and are wanted from the start on, as bits of NCCL's mask.
+uint32_t wanted() {
+  constexpr struct {
+    const char* variable;
+    uint32_t events;
+  } kAsked[] = {
+      {"MEGATRACE_NCCL_KERNELS", kWantKernels},
+      {"MEGATRACE_NCCL_NETWORK", kWantSteps},
+      {"MEGATRACE_NCCL_GROUPS", kWantGroups},
+  };
+  uint32_t events = 0;
+  for (const auto& asked : kAsked) {
+    const char* word = number_of(asked.variable);
+    if (word != nullptr && word[0] != '0') events |= asked.events;
+  }
+  return events;
 }
 
 }  // namespace
@@ -85,8 +105,7 @@ Communicator* Recorder::begin(uint64_t hash, uint32_t ranks, uint32_t rank, bool
     const uint64_t records = records_of("MEGATRACE_RING_RECORDS", 1u << 16);
     if (!handled || !ring_.open({"calls of NCCL", name, name, records, kCommunicators, g_about}))
       refused_.store(true, std::memory_order_relaxed);
-    const char* kernels = number_of("MEGATRACE_NCCL_KERNELS");
-    if (kernels != nullptr && kernels[0] != '0') ring_.want(1u << 6);
+    ring_.want(wanted());
   }
   pthread_mutex_unlock(&g_opening);
   if (!ring_.is_open() && !anyway) return nullptr;
@@ -134,23 +153,28 @@ Record Recorder::record(Kind kind, const Communicator* communicator, uint8_t op,
 uint32_t Recorder::message(Communicator* communicator, uint8_t op, int32_t peer) {
   if (communicator->counts == nullptr || peer < 0 || static_cast<uint32_t>(peer) >= communicator->peers)
     return kNoNumber;
-  // Relaxed: messages with one peer in one direction are ordered by NCCL's own rules, or have no order at all.
-  const uint32_t half = op == kSend ? 0 : communicator->peers;
-  return communicator->counts[half + static_cast<uint32_t>(peer)].fetch_add(1, std::memory_order_relaxed);
+  // A plain counter like that of the calls: messages with one peer are ordered by NCCL's own rules.
+  std::atomic<uint32_t>& count =
+      communicator->counts[(op == kSend ? 0 : communicator->peers) + static_cast<uint32_t>(peer)];
+  const uint32_t number = count.load(std::memory_order_relaxed);
+  count.store(number + 1, std::memory_order_relaxed);
+  return number;
 }
 
 uint64_t Recorder::call(Communicator* communicator, const Call& call, bool kernels) {
   const bool message_ = call.op == kSend || call.op == kReceive;
   std::atomic<uint64_t>& counter = message_ ? communicator->messages : communicator->collectives;
-  // Relaxed: two threads may not use a communicator at once, so this is a plain counter that another may read.
-  const uint64_t number = counter.fetch_add(1, std::memory_order_relaxed);
+  // Two threads may not use a communicator at once, so this is a plain counter that another may read: no locked
+  // instruction, which would be a tenth of the cost of a call.
+  const uint64_t number = counter.load(std::memory_order_relaxed);
+  counter.store(number + 1, std::memory_order_relaxed);
   Record made = record(kCall, communicator, call.op, number);
   made.nbytes = call.type < sizeof kSizes ? call.count * kSizes[call.type] : call.count;
   made.stream = call.stream;
   made.flags = message_ ? message(communicator, call.op, call.peer) : call.root;
   made.peer = call.peer;
   made.dtype = call.type;
-  made.channel = kernels ? 1 : 0;
+  made.channel = static_cast<uint8_t>((kernels ? 1 : 0) | call.group << 1);
   ring_.put(made);
   return number;
 }
@@ -167,6 +191,18 @@ void Recorder::mark(Kind kind, const Communicator* communicator, uint8_t op, uin
   Record made = record(kind, communicator, op, number);
   made.flags = flags;
   made.stream = timer;
+  ring_.put(made);
+}
+
+void Recorder::group(uint8_t mark, uint64_t calls, bool done) {
+  Record made{};
+  made.time_ns = clock_ns(CLOCK_MONOTONIC);
+  made.number = calls;
+  made.flags = done ? 1 : 0;
+  made.peer = -1;
+  made.kind = kInGroup;
+  made.channel = static_cast<uint8_t>(mark << 1);
+  made.source = source_;
   ring_.put(made);
 }
 

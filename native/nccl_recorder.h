@@ -17,6 +17,9 @@ constexpr uint32_t kCommunicators = 1024;  // of a process, destroyed ones inclu
 constexpr uint8_t kNoType = 255;
 constexpr uint32_t kNoNumber = UINT32_MAX;
 
+// Bits of the control word, those of NCCL's mask: kernels; steps of the proxy; groups (up to version 4, and from 5 on).
+constexpr uint32_t kWantKernels = 1u << 6, kWantSteps = 1u << 4, kWantGroups = 1u << 0 | 1u << 8;
+
 // NCCL's names and numbers → `Op`, 0 for one that we do not know.
 uint8_t op_of(const char* function);
 uint8_t op_of(uint8_t function);
@@ -45,7 +48,11 @@ struct Call {
   uint64_t stream;
   int32_t peer;   // index within the communicator, -1 for none or not known yet
   uint32_t root;
+  uint8_t group = 0;  // calls of one NCCL group that follow each other have the same; 0: no group, or not known
 };
+
+// The number by which calls say that they are in one group: 1 to 127, so that it stands beside another bit.
+inline uint8_t group_mark(uint64_t group) { return static_cast<uint8_t>(group % 127 + 1); }
 
 class Recorder {
  public:
@@ -65,6 +72,9 @@ class Recorder {
   void peer(Communicator* communicator, uint8_t op, uint64_t number, int32_t peer);
 
   void mark(Kind kind, const Communicator* communicator, uint8_t op, uint64_t number, uint32_t flags, uint64_t timer);
+
+  // A group of several calls: its end was asked for, or (`done`) has returned.
+  void group(uint8_t mark, uint64_t calls, bool done);
 
   uint32_t control() const { return ring_.control(); }
   void forked();

@@ -1,5 +1,6 @@
 #include "ring.h"
 
+#include "about.h"
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -18,38 +19,6 @@ bool complain(const RingWish& wish, const char* what, const char* path, int erro
   return false;
 }
 
-// The host's name goes into JSON and into a file's name: letters that would need escaping become '_'.
-void host_name(char* into, size_t size) {
-  if (gethostname(into, size) != 0) into[0] = '\0';
-  into[size - 1] = '\0';
-  for (char* at = into; *at != '\0'; ++at)
-    if (*at == '"' || *at == '\\' || static_cast<unsigned char>(*at) < 32 || *at == '/') *at = '_';
-}
-
-// `"name": "value"` with a comma in front, or nothing where the variable is no whole number.
-size_t told(char* into, size_t size, const char* name, const char* value) {
-  if (value == nullptr) return 0;
-  const int wrote = snprintf(into, size, ", \"%s\": \"%s\"", name, value);
-  return wrote < 0 || static_cast<size_t>(wrote) >= size ? 0 : static_cast<size_t>(wrote);
-}
-
-void describe(RingHeader* header, const char* host, const RingWish& wish) {
-  const char* rank = number_of("RANK");
-  if (rank == nullptr) rank = number_of("OMPI_COMM_WORLD_RANK");
-  if (rank == nullptr) rank = number_of("SLURM_PROCID");
-  if (rank == nullptr) rank = number_of("PMI_RANK");
-  char* at = header->json;
-  char* const end = header->json + sizeof header->json;
-  at += snprintf(at, sizeof header->json, "{\"source\": \"%s\", \"host\": \"%s\", \"pid\": %d%s", wish.source, host,
-                 static_cast<int>(getpid()), wish.more);
-  at += told(at, static_cast<size_t>(end - at), "rank", rank);
-  at += told(at, static_cast<size_t>(end - at), "local_rank", number_of("LOCAL_RANK"));
-  at += told(at, static_cast<size_t>(end - at), "world_size", number_of("WORLD_SIZE"));
-  at += told(at, static_cast<size_t>(end - at), "attempt", number_of("TORCHELASTIC_RESTART_COUNT"));
-  *at++ = '}';
-  header->json_bytes = static_cast<uint32_t>(at - header->json);
-}
-
 // A new file, never one that a process may have mapped: truncating that would be a SIGBUS there. A process that called
 // exec, or had the same number before, leaves a file of the same name; it is unlinked and keeps its own pages.
 int new_file(const char* path) {
@@ -59,15 +28,20 @@ int new_file(const char* path) {
   return file;
 }
 
-}  // namespace
-
-const char* number_of(const char* variable) {
-  const char* word = getenv(variable);
-  if (word == nullptr || word[0] == '\0') return nullptr;
-  for (const char* at = word; *at != '\0'; ++at)
-    if (*at < '0' || *at > '9') return nullptr;
-  return strlen(word) < 20 ? word : nullptr;
+// Both clocks at one moment; false where this thread was stopped in between each time.
+bool read_clocks(uint64_t* monotonic, int64_t* offset) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const uint64_t before = clock_ns(CLOCK_MONOTONIC), real = clock_ns(CLOCK_REALTIME);
+    const uint64_t after = clock_ns(CLOCK_MONOTONIC);
+    *monotonic = after;
+    *offset = static_cast<int64_t>(real - (before + (after - before) / 2));
+    // Some 100 ns are usual; a thread that was stopped read clocks of two moments.
+    if (after - before < 10000) return true;
+  }
+  return false;
 }
+
+}  // namespace
 
 uint64_t records_of(const char* variable, uint64_t usual) {
   const char* word = number_of(variable);
@@ -100,12 +74,19 @@ bool Ring::open(const RingWish& wish) {
   close(file);
   if (memory == MAP_FAILED) return complain(wish, "no room for", path, refused);
   header_ = static_cast<RingHeader*>(memory);
-  describe(header_, host, wish);
+  header_->json_bytes =
+      static_cast<uint32_t>(about(header_->json, sizeof header_->json, wish.source, host, wish.more));
   header_->header_bytes = static_cast<uint32_t>(begin);
   header_->record_bytes = sizeof(Record);
   header_->records = records;
-  header_->realtime_ns = clock_ns(CLOCK_REALTIME);
-  header_->monotonic_ns = clock_ns(CLOCK_MONOTONIC);
+  uint64_t monotonic = 0;
+  int64_t offset = 0;
+  read_clocks(&monotonic, &offset);
+  header_->realtime_ns = monotonic + static_cast<uint64_t>(offset);
+  header_->monotonic_ns = monotonic;
+  header_->offset_ns.store(offset, std::memory_order_relaxed);
+  header_->anchored_ns.store(monotonic, std::memory_order_relaxed);
+  anchored_.store(monotonic, std::memory_order_relaxed);
   memcpy(header_->magic, "MTRING\0\1", 8);
   mask_ = records - 1;
   places_ = wish.kept;
@@ -116,23 +97,30 @@ bool Ring::open(const RingWish& wish) {
   return true;
 }
 
-uint64_t Ring::anchor(Record* records, uint64_t index, uint16_t source) {
-  Record values{};
-  values.time_ns = clock_ns(CLOCK_MONOTONIC);
-  values.number = clock_ns(CLOCK_REALTIME);
-  values.kind = kAnchor;
-  values.source = source;
-  Record* place = &records[index & mask_];
-  if (take(place, index, mask_)) fill(place, index, values);
-  return next_.fetch_add(1, std::memory_order_relaxed);
+void Ring::anchor(uint64_t since, const Record& values) {
+  // One of the threads that come here does it.
+  if (!anchored_.compare_exchange_strong(since, values.time_ns, std::memory_order_relaxed)) return;
+  uint64_t monotonic;
+  int64_t offset;
+  if (!read_clocks(&monotonic, &offset)) return;
+  // Relaxed: each is right by itself, and neither tells anything about other memory.
+  header_->offset_ns.store(offset, std::memory_order_relaxed);
+  header_->anchored_ns.store(monotonic, std::memory_order_relaxed);
+  Record made{};
+  made.time_ns = monotonic;
+  made.number = monotonic + static_cast<uint64_t>(offset);
+  made.peer = -1;
+  made.kind = kAnchor;
+  made.source = values.source;
+  put(made);  // which finds that it was just done
 }
 
-bool Ring::keep(const Record& values) {
-  if (!is_open()) return false;
+Record* Ring::keep(const Record& values) {
+  if (!is_open()) return nullptr;
   const uint64_t index = next_kept_.fetch_add(1, std::memory_order_relaxed);
-  if (index >= places_) return false;
+  if (index >= places_) return nullptr;
   fill(&kept_[index], index, values);
-  return true;
+  return &kept_[index];
 }
 
 }  // namespace megatrace

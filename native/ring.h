@@ -25,7 +25,12 @@ struct RingHeader {
   uint32_t header_bytes, record_bytes;  // header_bytes includes the kept records
   uint64_t records, realtime_ns, monotonic_ns;
   uint32_t json_bytes;
-  char json[kHeaderBytes - 44 - 16];
+  char json[kHeaderBytes - 44 - 36];  // about.h
+  uint32_t unused;
+  // CLOCK_REALTIME - CLOCK_MONOTONIC, and CLOCK_MONOTONIC when that was last looked at. The clock of a machine may be
+  // set while the job runs: a reader adds the newest difference to all times, so that none of them jumps.
+  std::atomic<int64_t> offset_ns;
+  std::atomic<uint64_t> anchored_ns;
   std::atomic<uint32_t> control;  // events wanted beside the usual ones, as bits of NCCL's profiler mask
   uint32_t reserved[3];
 };
@@ -46,6 +51,7 @@ static_assert(offsetof(Record, flags) == 48 && offsetof(Record, peer) == 52 && o
 static_assert(offsetof(Record, thread) == 60 && offsetof(Record, source) == 62);
 static_assert(sizeof(RingHeader) == kHeaderBytes && offsetof(RingHeader, records) == 16);
 static_assert(offsetof(RingHeader, json_bytes) == 40 && offsetof(RingHeader, json) == 44);
+static_assert(offsetof(RingHeader, offset_ns) == 4064 && offsetof(RingHeader, anchored_ns) == 4072);
 static_assert(offsetof(RingHeader, control) == 4080);
 
 enum Kind : uint8_t {
@@ -54,13 +60,15 @@ enum Kind : uint8_t {
   kEnd = 3,           // its kernel ended
   kPeer = 4,          // who is at the other end of a call that was written without
   kFailed = 5,        // the call returned an error (flags: which)
-  kAnchor = 6,        // number: CLOCK_REALTIME at time_ns
+  kAnchor = 6,        // number: CLOCK_REALTIME at time_ns, once in a while
   kFinished = 7,      // a communicator was finalized, destroyed or aborted
   kCommunicator = 8,  // kept: number of members, own index (peer), number of the communicator in the process (thread)
+  kInGroup = 9,       // a group of calls: flags 0 when its end was asked for, 1 when that returned; number: its calls
   kSample = 10, kError = 11, kDevice = 12, kPath = 13,  // work requests
+  kStepPath = 14,     // kept: a path of NCCL's proxy, and in flags and nbytes how its queue stands
 };
 
-enum Source : uint16_t { kTorch = 1, kVerbs = 2, kPlugin = 3, kPreload = 4 };
+enum Source : uint16_t { kTorch = 1, kVerbs = 2, kPlugin = 3, kPreload = 4, kProxy = 5 };
 
 inline uint64_t clock_ns(clockid_t clock) {
   timespec now;
@@ -116,14 +124,16 @@ class Ring {
   void put(const Record& values) {
     Record* records = records_.load(std::memory_order_acquire);
     if (records == nullptr) return;
-    uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);  // only has to be nobody else's
-    if ((index & (kAnchorEvery - 1)) == kAnchorEvery - 1) index = anchor(records, index, values.source);
+    const uint64_t since = anchored_.load(std::memory_order_relaxed);
+    // Signed: another thread may have looked at the clock later and come first.
+    if (static_cast<int64_t>(values.time_ns - since) >= kAnchorEvery) anchor(since, values);
+    const uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);  // only has to be nobody else's
     Record* place = &records[index & mask_];
     if (take(place, index, mask_)) fill(place, index, values);
   }
 
-  // Any thread; false where there is no place left.
-  bool keep(const Record& values);
+  // Any thread. Where the record is; nullptr where there is no place left.
+  Record* keep(const Record& values);
 
   // Sets the control word, as another process may while the job runs.
   void want(uint32_t events) {
@@ -137,20 +147,17 @@ class Ring {
   }
 
  private:
-  static constexpr uint64_t kAnchorEvery = 1u << 14;  // so seldom, reading the second clock costs nothing
+  static constexpr int64_t kAnchorEvery = 1000000000;  // ns: as seldom as that, looking at two clocks costs nothing
 
-  // Writes a record of both clocks, and gives the next index.
-  uint64_t anchor(Record* records, uint64_t index, uint16_t source);
+  // Looks at both clocks, for the header and as a record. `since`: when that was last done, as the caller saw it.
+  void anchor(uint64_t since, const Record& values);
 
   RingHeader* header_ = nullptr;
   Record* kept_ = nullptr;
   std::atomic<Record*> records_{nullptr};  // published last: whoever sees it sees the rest
   uint64_t mask_ = 0, places_ = 0;
-  std::atomic<uint64_t> next_{0}, next_kept_{0};
+  std::atomic<uint64_t> next_{0}, next_kept_{0}, anchored_{0};
 };
-
-// The value of an environment variable that is a whole number, else nullptr.
-const char* number_of(const char* variable);
 
 // How many records a variable asks for, between 256 and 2^26; `usual` where it asks nothing.
 uint64_t records_of(const char* variable, uint64_t usual);

@@ -4,6 +4,7 @@
 //   fork                   parent and child write; the child opens a ring of its own
 //   exec                   writes, and becomes itself once more under the same number
 //   full                   tells whether the ring is open
+//   step                   writes for five seconds of the records' time; the clock is set before the third
 // A record of `wrap` holds its number in every column, so that a mixture of two is seen.
 #include <cinttypes>
 #include <cstdio>
@@ -54,8 +55,9 @@ int layout() {
   OFFSET(channel);
   OFFSET(thread);
   OFFSET(source);
-  printf(", \"header\": %zu, \"json\": %zu, \"control\": %zu}\n", sizeof(RingHeader), offsetof(RingHeader, json),
+  printf(", \"header\": %zu, \"json\": %zu, \"control\": %zu", sizeof(RingHeader), offsetof(RingHeader, json),
          offsetof(RingHeader, control));
+  printf(", \"offset\": %zu, \"anchored\": %zu}\n", offsetof(RingHeader, offset_ns), offsetof(RingHeader, anchored_ns));
   return 0;
 }
 
@@ -67,6 +69,19 @@ int wrap(int threads, uint64_t records) {
       for (uint64_t n = 0; n < records; ++n) g_ring.put(filled(static_cast<uint64_t>(i) * records + n));
     });
   for (std::thread& writer : writers) writer.join();  // what threads wrote stays when they are gone
+  return 0;
+}
+
+// tests/stepped_clock.cc adds what CLOCK_STEP_NS says to CLOCK_REALTIME.
+int step() {
+  if (!opened()) return 1;
+  const uint64_t begin = clock_ns(CLOCK_MONOTONIC);
+  for (uint64_t second = 0; second < 5; ++second) {
+    if (second == 2) setenv("CLOCK_STEP_NS", "3600000000000", 1);
+    Record made = filled(second);
+    made.time_ns = begin + second * 1000000000u;
+    g_ring.put(made);
+  }
   return 0;
 }
 
@@ -94,6 +109,7 @@ int main(int count, char** words) {
   if (strcmp(what, "layout") == 0) return layout();
   if (strcmp(what, "wrap") == 0 && count > 3) return wrap(atoi(words[2]), strtoull(words[3], nullptr, 10));
   if (strcmp(what, "fork") == 0) return forks();
+  if (strcmp(what, "step") == 0) return step();
   if (strcmp(what, "exec") == 0) {
     if (!opened()) return 1;
     g_ring.put(filled(count > 2 ? 2 : 1));
