@@ -104,6 +104,33 @@ def test_the_one_rank_of_the_default_group_that_is_silent_is_suspected(tmp_path:
     diagnosis = judged(tmp_path, train__log=text)
     assert diagnosis.findings[0].culprits.ranks == (0,)
     assert "rank 0 never reports" in diagnosis.headline
+    assert "rank 0 is the only one without a watchdog line: it does not wait" in said(diagnosis)
+
+
+def waiting(*ranks: int) -> str:
+    return "".join(timeout(r, 19) + position(r, 19, 19, 18) for r in ranks)
+
+
+def test_a_node_whose_file_is_missing_is_not_accused(tmp_path: Path) -> None:
+    diagnosis = judged(tmp_path, node0__log=waiting(*range(4)), node2__log=waiting(*range(8, 12)))
+    (finding,) = diagnosis.findings
+    assert (finding.kind, finding.culprits.ranks, finding.ambiguous) == (Kind.HANG_GROUP, (), True)
+    assert "the log of ranks 4–7 is missing: who did not come is not known" in diagnosis.headline
+    assert diagnosis.next_steps[0].why == "with the log of ranks 4–7 added"
+
+
+def test_silent_ranks_of_files_that_were_read_are_suspected(tmp_path: Path) -> None:
+    for name, logs in (
+        ("some of a node", {"node0__log": waiting(0, 1, 2), "node1__log": waiting(4, 5, 7)}),
+        ("one file of all", {"train__log": waiting(0, 1, 2, 3, *range(8, 16))}),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        diagnosis = judged(folder, **logs)
+        silent = (3, 6) if name == "some of a node" else (4, 5, 6, 7)
+        assert diagnosis.findings[0].culprits.ranks == silent, name
+        who = "ranks 3, 6" if name == "some of a node" else "ranks 4–7"
+        assert f"{who} are the only ones without a watchdog line: they do not wait" in said(diagnosis)
 
 
 def test_two_groups_that_block_at_once_name_nobody(tmp_path: Path) -> None:
@@ -274,3 +301,17 @@ def test_an_xid_of_another_year_changes_no_verdict_of_recordings(tmp_path: Path)
     old = beside(tmp_path, seen, -400 * 86_400_000_000_000)
     assert (old.verdict, old.headline) == (seen.verdict, seen.headline)
     assert old.findings[-1].severity is Severity.P3
+
+
+def test_the_hint_on_logging_names_the_function_that_the_stack_shows(tmp_path: Path) -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/app/train.py", line 9, in training_step\n    self.log_dict(metrics)\n'
+        '  File "/app/metrics.py", line 3, in log_dict\n    dist.all_reduce(value)\n'
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[1]), but Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=1, OpType=BROADCAST, TensorShape=[8]).\n"
+    )
+    report = said(judged(tmp_path, train__log=text))
+    assert "log_dict reduces logged metrics" in report
+    assert "_sync_ddp" not in report

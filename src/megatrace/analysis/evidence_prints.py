@@ -171,9 +171,10 @@ def _where_in_code(facts: Sequence[LogFact]) -> list[str]:
         words.append(
             "one rank is in a broadcast (object broadcast), others are in a barrier: they left the same code by different ways"
         )
-    if set(seen) & set(_LOGGING):
+    logging = next((name for name in _LOGGING if name in seen), None)
+    if logging is not None:
         words.append(
-            "_sync_ddp is the reduction of logged metrics: keys that are logged on some ranks only make such a mismatch"
+            f"{logging} reduces logged metrics: keys that are logged on some ranks only make such a mismatch"
         )
     return words
 

@@ -56,7 +56,7 @@ def judge_torch(facts: Sequence[LogFact]) -> list[Claim]:
     claims += named
     stuck = _stuck(facts)
     if stuck and not named:
-        claims.append(_timeouts(stuck))
+        claims.append(_timeouts(stuck, facts))
     return claims + _monitors(facts, bool(stuck)) + _stores(facts)
 
 
@@ -141,9 +141,9 @@ def _group(fact: LogFact) -> str:
     )
 
 
-def _timeouts(stuck: list[_Stuck]) -> Claim:
+def _timeouts(stuck: list[_Stuck], facts: Sequence[LogFact]) -> Claim:
     groups = {item.group for item in stuck}
-    return _one_group(stuck) if len(groups) == 1 else _several(stuck)
+    return _one_group(stuck, facts) if len(groups) == 1 else _several(stuck)
 
 
 def _several(stuck: list[_Stuck]) -> Claim:
@@ -209,8 +209,8 @@ def _local_words(stuck: list[_Stuck]) -> list[str]:
     return [f"the rank in brackets is the one in its group: {said}"]
 
 
-def _one_group(stuck: list[_Stuck]) -> Claim:
-    """One group: whoever is behind or silent is suspected; everybody who speaks waits."""
+def _one_group(stuck: list[_Stuck], facts: Sequence[LogFact]) -> Claim:
+    """One group: whoever is behind or silent is suspected, unless its file is missing; who speaks waits."""
     last = max(stuck, key=lambda item: len(item.waiters))
     ranks = {rank for item in stuck for rank in item.waiters}
     behind = _behind(stuck)
@@ -223,14 +223,24 @@ def _one_group(stuck: list[_Stuck]) -> Claim:
         for item in stuck
     ]
     evidence += _local_words(stuck) + _hints(last)
-    suspects = behind or silent
+    suspects, lacking = behind or silent, () if behind else _unread(silent, facts)
+    steps: tuple[NextStep, ...] = (_STACKS, _DUMP)
     if behind:
         summary = f"{say_ranks(behind)} never enqueued {last.name()}, which {say_ranks(ranks - set(behind))} {'waits' if len(ranks) - len(behind) == 1 else 'wait'} in"
+    elif lacking:
+        suspects, missing = (), f"the log of {say_ranks(lacking)}"
+        summary = f"{say_ranks(ranks)} wait in {last.name()}{_size(last)}; {missing} is missing: who did not come is not known"
+        evidence.append(
+            f"no line of {say_ranks(lacking)} was read, which are whole nodes: their file is missing, or nothing was written there"
+        )
+        steps = (NextStep("megatrace diagnose LOGS/", f"with {missing} added"), *steps)
     elif silent and 2 * len(silent) <= len(ranks) + len(silent):
         never = "never reports" if len(silent) == 1 else "never report"
         summary = f"{say_ranks(ranks)} wait in {last.name()}{_size(last)}; {say_ranks(silent)} {never}: suspect {say_ranks(silent)}"
         evidence.append(
-            f"{say_ranks(silent)} {'is' if len(silent) == 1 else 'are'} the only one without a watchdog line: it does not wait in this collective"
+            f"{say_ranks(silent)} is the only one without a watchdog line: it does not wait in this collective"
+            if len(silent) == 1
+            else f"{say_ranks(silent)} are the only ones without a watchdog line: they do not wait in this collective"
         )
     else:
         suspects = ()
@@ -244,8 +254,31 @@ def _one_group(stuck: list[_Stuck]) -> Claim:
         no=["no network or GPU fault is shown: a watchdog only says that somebody waits"] + (["the ranks that print are victims: the first to time out is not the cause"] if ranks else []),
         began=last.began,
         remedy=_remedy(last, suspects), where=Where(op=listed(ops) if ops else None, communicator=last.group or None, seq=last.seq),
-        steps=(_STACKS, _DUMP), either=() if suspects else ("a rank that is not in this file never made the call (other branch, exception, dead process)", "all have made it and the network or a GPU does not finish it"),
+        steps=steps, either=() if suspects else ("a rank that is not in this file never made the call (other branch, exception, dead process)", "all have made it and the network or a GPU does not finish it"),
     )  # fmt: skip
+
+
+LEAST_NODE = 4
+"""Ranks of the smallest node that a job over several nodes runs on; that many neighbours do not fail at once."""
+
+
+def _unread(silent: tuple[int, ...], facts: Sequence[LogFact]) -> tuple[int, ...]:
+    """The silent ranks where they are whole nodes of which nothing at all was read, else none.
+
+    A launcher writes one file a node: how many ranks each of those that were read holds is the size of a node.
+    """
+    if len(silent) < LEAST_NODE or silent[-1] - silent[0] + 1 != len(silent):
+        return ()
+    of_source: dict[str, set[int]] = defaultdict(set)
+    for fact in facts:
+        rank = rank_of(fact)
+        if rank is not None:
+            of_source[fact.source].add(rank)
+    if any(ranks & set(silent) for ranks in of_source.values()):
+        return ()
+    held = {len(ranks) for ranks in of_source.values()}
+    size = held.pop() if len(held) == 1 and min(held) >= LEAST_NODE else LEAST_NODE
+    return silent if silent[0] % size == 0 and len(silent) % size == 0 else ()
 
 
 def _whole(item: _Stuck, ranks: set[int]) -> bool:
