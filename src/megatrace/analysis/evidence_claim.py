@@ -20,6 +20,7 @@ from megatrace.model.finding import (
     NextStep,
     Severity,
     Status,
+    Verdict,
     Where,
     Window,
 )
@@ -53,7 +54,8 @@ class Order(IntEnum):
 class Claim:
     """One finding with its place on the ladder. ``weak``: the evidence does not bear a verdict.
 
-    ``time`` ns (``clock`` "wall" or "boot"), None where not known; ``either`` explanations that fit as well.
+    ``time`` ns (``clock`` "wall" or "boot"), None where not known; ``either`` explanations that fit as well;
+    ``ended`` that the job is over, so that it failed, though faults of this kind make others hang.
     """
 
     order: Order
@@ -64,6 +66,12 @@ class Claim:
     steps: tuple[NextStep, ...] = ()
     either: tuple[str, ...] = ()
     sources: frozenset[str] = field(default_factory=frozenset)
+    ended: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it supports."""
+        return Verdict.FAILED if self.ended else self.finding.kind.verdict
 
     @property
     def node(self) -> str | None:
@@ -95,6 +103,7 @@ def claim(
     impact: Impact | None = None,
     status: Status = Status.ONGOING,
     began: int | None = None,
+    ended: bool = False,
 ) -> Claim:
     """A claim of the facts that it was drawn from; its time is that of the first of them.
 
@@ -133,6 +142,7 @@ def claim(
         tuple(steps),
         tuple(either),
         frozenset(fact.source for fact in facts if fact.source),
+        ended,
     )
 
 

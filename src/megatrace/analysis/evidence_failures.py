@@ -240,7 +240,7 @@ def _exits(facts: Sequence[LogFact]) -> list[Claim]:
         f
         for f in facts
         if f.kind is FactKind.PROCESS_EXIT
-        and f.name in ("elastic", "summary_root", "mpirun", "ray_worker", "systemd")
+        and f.name in ("elastic", "summary_root", "mpirun", "ray_worker", "systemd", "deepspeed")
         and (f.code is not None or f.get("signal") is not None)
     ]
     root = [f for f in ended if f.name == "summary_root"] or ended
@@ -359,7 +359,7 @@ def _slurm(facts: Sequence[LogFact]) -> list[Claim]:
     failed = [f for f in facts if f.name == "node_failed"]
     if failed:
         node = next((f.node for f in failed if f.node), None)
-        claims.append(claim(Order.HARDWARE, Kind.DEAD_RANK, Severity.P0, f"Slurm ended the job because node {node or '(not named)'} failed", failed, evidence=[failed[0].text[:200]], culprits=Culprits(nodes=(node,) if node else ()), remedy="Look at that node's BMC and kernel log; it did not answer Slurm.", confidence=0.8))  # fmt: skip
+        claims.append(claim(Order.HARDWARE, Kind.DEAD_RANK, Severity.P0, f"Slurm ended the job because node {node or '(not named)'} failed", failed, evidence=[failed[0].text[:200]], culprits=Culprits(nodes=(node,) if node else ()), remedy="Look at that node's BMC and kernel log; it did not answer Slurm.", confidence=0.8, ended=True))  # fmt: skip
     limit = [f for f in facts if f.name == "time_limit"]
     if limit:
         claims.append(claim(Order.SOFTWARE, Kind.CONFIGURATION, Severity.P2, "Slurm ended the job at its time limit: nothing failed", limit, evidence=[limit[0].text[:200]], remedy="Ask for more time, or save checkpoints and requeue.", confidence=0.95))  # fmt: skip

@@ -30,8 +30,8 @@ _INDEX = re.compile(r"\bGPU ?(\d{1,2})\b", re.ASCII)
 _LINK = re.compile(r"\b[Ll]ink:? ?(\d+)\b", re.ASCII)
 _ACTION = re.compile(r"(?:recovery action changed.*to \w+ )\(([^)]*)\)", re.IGNORECASE)
 _MASKED = re.compile(r"^[.*xX]*$")
-_LATE = frozenset({8, 43, 45, 62, 109, 137, 154})
-"""Codes that a crash of the application, or another fault, brings on the same GPU."""
+_LATE = frozenset({8, 43, 45, 62, 63, 109, 137, 154, 171, 172})
+"""Codes that a crash of the application, or another fault, brings on the same GPU; 63 books what 48, 94 or 95 met."""
 
 
 def address(device: str | None) -> str:
@@ -408,6 +408,12 @@ def _switches(found: Sequence[LogFact]) -> list[Claim]:
     groups: dict[tuple[str | None, str | None, int | None, str], list[LogFact]] = defaultdict(list)
     for fact in found:
         groups[fact.node, fact.device, fact.code, fact.word("port")].append(fact)
+    for key in [
+        key for key in groups if not key[3]
+    ]:  # "Severity 1 Engine instance 29" tells more of the line before
+        home = next((other for other in groups if other[:3] == key[:3] and other[3]), None)
+        if home is not None and not any(fact.word("class") for fact in groups[key]):
+            del groups[key]
     for (node, device, code, port), same in groups.items():
         fatal = any(f.word("class").lower().startswith(("fatal", "always")) for f in same)
         number = same[0].word("switch")
@@ -465,7 +471,7 @@ def _fabric(facts: Sequence[LogFact]) -> list[Claim]:
         )
     elif stopped:
         claims.append(claim(Order.HOST, Kind.CONFIGURATION, Severity.P1, f"the fabric manager{on_node(stopped[0].node)} failed: NVLink over NVSwitch does not work without it", stopped,
-                            evidence=[stopped[0].text[:200]], remedy="Read its log (/var/log/fabricmanager.log); its version must equal the driver's; restart it, then reset the GPUs."))  # fmt: skip
+                            evidence=[*(f.text[:200] for f in facts if f.name == "fabric_version"), stopped[0].text[:200]][:3], remedy="Read its log (/var/log/fabricmanager.log); its version must equal the driver's; restart it, then reset the GPUs."))  # fmt: skip
     wrong = [f for f in facts if f.name == "fabric_error"]
     if wrong:
         claims.append(claim(Order.HOST, Kind.HARDWARE, Severity.P2, f"the fabric manager reports {plural(len(wrong), 'error')}{on_node(wrong[0].node)}", wrong, evidence=[f.text[:200] for f in wrong[:3]], remedy="Look for SXid and Xid lines at the same time; restart the fabric manager and reset the GPUs at the end of the job."))  # fmt: skip

@@ -53,7 +53,7 @@ def judge_nvlinks(gpus: Sequence[LogFact]) -> list[Claim]:
     counted = [(g, found) for g, found in errors if found]
     if counted:
         text = "; ".join(
-            f"{g.device}: {listed(f'{name} {count}' for name, count in found)}" for g, found in counted
+            f"{g.device}: {listed(f'link {name} {count}' for name, count in found)}" for g, found in counted
         )
         claims.append(
             claim(

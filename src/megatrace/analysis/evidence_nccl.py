@@ -58,6 +58,7 @@ def judge_nccl(facts: Sequence[LogFact]) -> list[Claim]:
     claims = _calls([f for f in facts if f.kind is FactKind.NCCL_CALL])
     claims += _completions([f for f in facts if f.name == "completion"])
     claims += _sizes([f for f in facts if f.name == "size_mismatch"])
+    claims += _truncated([f for f in facts if f.name == "truncated"])
     claims += _setup(facts) + _events(facts) + _requests(facts)
     firm = bool(claims)
     return claims + _sockets(facts) + ([] if firm else _warnings(facts))
@@ -312,6 +313,35 @@ def _sizes(found: Sequence[LogFact]) -> list[Claim]:
                 NextStep(
                     "env | grep NCCL_ | sort; python -c 'import torch; print(torch.cuda.nccl.version())'",
                     "on both hosts: settings and version must be the same",
+                ),
+            ),
+        )
+    ]
+
+
+def _truncated(found: Sequence[LogFact]) -> list[Claim]:
+    """A message longer than the buffer that waited for it: sender and receiver called different things."""
+    if not found:
+        return []
+    first = found[0]
+    got, room = int(first.number("received") or 0), int(first.number("expected") or 0)
+    return [
+        claim(
+            Order.DISAGREE,
+            Kind.MISMATCH,
+            Severity.P1,
+            f"sizes disagree on one connection: {first.node or 'this host'} receives {format_count(got)} B where it expected {format_count(room)} B",
+            found,
+            evidence=[first.text[:200]],
+            no=["not the link: the message arrived, longer than what was asked for"],
+            confidence=0.7,
+            ambiguous=True,
+            ended=True,
+            remedy="Find the call whose size, type or order differs between the two ranks; then compare the NCCL environment and version on both hosts.",
+            steps=(
+                NextStep(
+                    "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL NCCL_DEBUG_FILE=nccl.%h.%p.log …",
+                    "the calls of all ranks",
                 ),
             ),
         )

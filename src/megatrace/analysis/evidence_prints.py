@@ -1,7 +1,8 @@
 """Fingerprints of collectives (TORCH_DISTRIBUTED_DEBUG=DETAIL): two ranks were about to do different things.
 
 Which of the two is wrong does not follow from the message: with two ranks there is no vote. A fingerprint of zeros
-comes from a rank that was going down. No hardware is ever the cause.
+comes from a rank that was going down. No hardware is ever the cause. The check raises before the call is made: the
+job fails, it does not hang.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _mismatch(found: Sequence[LogFact], facts: Sequence[LogFact]) -> Claim:
     remedy = _remedy(fact, ranks)
     return claim(
         Order.DISAGREE, Kind.MISMATCH if zero is None else Kind.SOFTWARE, Severity.P1, summary, found, evidence=evidence,
-        culprits=Culprits(ranks=ranks), ambiguous=not ranks, confidence=0.7 if ranks else 0.8,
+        culprits=Culprits(ranks=ranks), ambiguous=not ranks, confidence=0.7 if ranks else 0.8, ended=True,
         no=["no hardware and no network fault: the ranks' programs disagree: a software or configuration error"],
         where=Where(op=fact.word("op_a") or None, seq=int(fact.number("seq_a") or 0)), remedy=remedy,
         steps=(NextStep("megatrace diagnose LOGS_OF_ALL_RANKS/", "the same message of the other ranks says which one is alone"),),
@@ -182,6 +183,8 @@ def _where_in_code(facts: Sequence[LogFact]) -> list[str]:
 def _remedy(fact: LogFact, ranks: Sequence[int]) -> str:
     if ranks:
         return f"Read the whole traceback of rank {ranks[0]} for its first error; the message of the others only follows."
+    if fact.word("op_a") == fact.word("op_b") and fact.word("shape_a") == fact.word("shape_b"):
+        return "Compare how the two ranks set up precision (autocast, model.half(), the types of the optimizer's buffers) and where this tensor gets its type."
     if fact.word("op_a") == fact.word("op_b"):
         return "Compare what the two ranks feed in: batch, sequence length, parts of the model that are skipped; pad, or make every rank run every part."
     return "Look at user code that depends on the rank: logging and metric keys, if rank == 0, early returns, evaluation on some ranks only. Every rank must make the same calls in the same order."

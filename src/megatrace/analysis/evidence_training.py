@@ -120,6 +120,8 @@ def _change(times: F8, steps: Sequence[int]) -> _Change | None:
     after = float(right[-1]) if rising else float(np.median(right))
     scatter = float(median(np.abs(np.concatenate([left - np.median(left), right - np.median(right)])), 0))
     jump = after - before
+    if len(right) <= 3 and jump > 0 and bool(np.any(left > before + 0.5 * jump)):
+        return None  # such a step was seen before and passed: a checkpoint or an evaluation, now at the end
     if abs(jump) < max(CHANGE * before, NOISE * scatter):
         return None
     first = next(i for i in range(count) if i >= cut or times[i] > before + 0.1 * jump > before)

@@ -39,7 +39,7 @@ PATTERNS = (
     pattern(_K.PROCESS_EXIT, "systemd", "code=killed", r"(?P<unit>[\w@.-]+\.service): (?:Main|Control) process exited, code=killed, status=(?P<signal>\d+)"),
     pattern(_K.PROCESS_EXIT, "mpirun", "exited on signal", r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on signal (?P<signal>\d+)"),
     pattern(_K.PROCESS_EXIT, "loader_worker", "DataLoader worker", r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) (?:is killed by signal: (?P<signal>[\w ]+)|exited unexpectedly(?: with exit code (?P<code>\d+))?)(?P<detail>.*)"),
-    pattern(_K.PROCESS_EXIT, "deepspeed", "exits with return code", r"Process (?P<pid>\d+) exits with return code = (?P<code>-?\d+)"),
+    pattern(_K.PROCESS_EXIT, "deepspeed", "exits with return code", r"(?:Process (?P<pid>\d+)|--local_rank=(?P<local>\d+).*\]|\]) exits with return code = (?P<code>-?\d+)"),
     pattern(_K.PROCESS_EXIT, "deepspeed_kill", "Killing subprocess", r"Killing subprocess (?P<pid>\d+)"),
 )  # fmt: skip
 _FAIL = re.compile(r"(?P<key>time|host|rank|exitcode|error_file|traceback) *: (?P<value>.*)")

@@ -20,7 +20,7 @@ _NET = (
     pattern(_K.NETWORK_ERROR, "completion", "Got completion", r"NET/IB ?: (?:\S+:\d+ )?Got completion (?:from peer " + _PEER + r" )?with (?:error|status=|status)[ =]?(?P<status>\d+),? opcode[ =]?(?P<opcode>\d+),? (?:len|byte_len)[ =]?(?P<length>\d+),? vendor err[ =]?(?P<vendor>\d+)(?: \((?P<direction>\w+)\))?(?:.*?localGid (?P<local_gid>\S+))?(?:.*?remoteGids? ?(?P<remote_gid>\S+))?(?:.*?hca (?P<hca>\w+))?"),
     pattern(_K.NETWORK_ERROR, "completion", "Got completion", r"Got completion (?:from peer " + _PEER + r" )?.*?(?:status|error)[ =]*(?P<status>\d+)"),
     pattern(_K.NCCL, "size_mismatch", "collective mismatch", r"peer " + _PEER + r".*local size (?P<local_size>\d+) remote (?:size )?(?P<remote_size>\d+)"),
-    pattern(_K.NCCL, "truncated", "truncated", r"(?:Message truncated|truncated) ?:? ?received (?P<received>\d+) bytes instead of (?P<expected>\d+)"),
+    pattern(_K.NCCL, "truncated", "truncated", r"truncated ?:? ?recei(?:ved|ving) (?P<received>\d+) bytes instead of (?P<expected>\d+)"),
     pattern(_K.NETWORK_ERROR, "async_event", "async", r"NET/IB ?: (?:(?P<hca>mlx\w+):(?P<hca_port>\d+) )?Got async (?:fatal |error )?event ?:? ?(?P<event>.*)"),
     pattern(_K.NETWORK_ERROR, "qp_failed", "ibv_modify_qp", r"Call to ibv_modify_qp failed(?: with)?(?: error)? ?(?P<detail>[^,\n]*?)(?: errno (?P<errno>\d+))?(?:,? on dev (?P<hca>\w+):(?P<hca_port>\d+).*)?$"),
     pattern(_K.NCCL, "registration", "ibv_reg_", r"Call to ibv_reg_(?:mr|dmabuf)\w* failed(?: with)?(?: error)? ?(?P<detail>.*)"),
@@ -84,6 +84,7 @@ class Nccl:
                 "NCCL version",
                 *(p.needle for p in _NET),
                 "NCCL_SOCKET_IFNAME",
+                "Cuda failure",
             ]
         )
     )
@@ -118,6 +119,8 @@ class Nccl:
             )
             return [replace(fact, fields=fact.fields + extra)]
         facts = self._table.feed(inner)
+        if head["level"] == "INFO":
+            facts = [_closed(fact) for fact in facts]
         if not facts and _RETURN.match(inner.text):
             result = _RETURN.match(inner.text)
             assert result is not None
@@ -131,6 +134,12 @@ class Nccl:
     def flush(self) -> list[LogFact]:
         """Nothing is held back."""
         return []
+
+
+def _closed(fact: LogFact) -> LogFact:
+    """Service threads that part at the end of every job tell so at level INFO: no error."""
+    parted = fact.name == "peer_gone" and fact.get("local_peer") is not None
+    return replace(fact, kind=_K.NCCL_SETUP, name="closed") if parted else fact
 
 
 PATTERNS: tuple[Pattern, ...] = (*_NET, *_SETUP)

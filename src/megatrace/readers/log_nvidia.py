@@ -14,6 +14,7 @@ PATTERNS = (
     pattern(_K.SXID, "sxid", "SXid (", r"(?:nvidia-nvswitch(?P<switch>\d+): )?SXid \(\s*(?:PCI:)?(?P<device>[^)\s]*)\s*\): (?P<code>\d{1,6}),? *(?P<class>Non-fatal|Fatal|Always[- ]?fatal|Corrected)?,? *(?:Link (?P<port>\d+))?(?P<detail>.*)"),
     pattern(_K.SXID, "sxid", "NVSwitch", r"detected NVSwitch (?P<class>non-fatal|fatal) error (?P<code>\d+).*?pci bus id (?P<device>[0-9a-fA-F:.]+)(?: physical id (?P<switch>\d+))?(?: port (?P<port>\d+))?"),
     pattern(_K.FABRIC, "nothing_to_do", "NV_WARN_NOTHING_TO_DO", r"(?P<detail>.*NV_WARN_NOTHING_TO_DO.*)"),
+    pattern(_K.FABRIC, "fabric_version", "match with driver version", r"fabric manager.*?version (?P<version>[\d.]+) (?:don't|doesn't|does not|do not) match with driver version"),
     pattern(_K.FABRIC, "fabric_exit", "nv-fabricmanager", r"nv-fabricmanager.*failed.*[Ee]xit code: *(?P<code>-?\d+)"),
     pattern(_K.FABRIC, "fabric_exit", "fabricmanager.service", r"(?:code=exited, status=(?P<code>\d+)|Failed with result|Failed to start)"),
     pattern(_K.FABRIC, "fabric_error", "[ERROR]", r"^\[ERROR\] *\[tid \d+\] *(?P<detail>.*(?:[Nn][Vv][Ss]witch|[Nn][Vv][Ll]ink|fabric|GPU|partition|multicast).*)"),

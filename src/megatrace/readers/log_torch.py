@@ -45,6 +45,7 @@ PATTERNS = (
     pattern(_K.NETWORK_ERROR, "peer_gone", "gloo", r"gloo/transport.*?(?P<detail>Connection closed by peer|Read error|Broken pipe|Connection reset|Connection refused|connect).*?(?:\[(?P<peer>[\d.a-f:]+)\])?"),
     pattern(_K.STORE, "waiting", "clients joined", r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined"),
     pattern(_K.STORE, "store_timeout", "wait timeout after", r"wait timeout after (?P<ms>\d+) ?ms, keys: (?P<keys>\S+)"),
+    pattern(_K.STORE, "store_lost", "store->get(", r"(?P<detail>store->get\(.*?\) got error: .*)"),
     pattern(_K.STORE, "store_timeout", "Socket Timeout", r"(?P<detail>Socket Timeout)"),
     pattern(_K.STORE, "store_lost", "TCPStore", r"(?P<detail>(?:Connection was likely closed|Broken pipe|Connection reset|failed to (?:recv|send|connect)|has the server shut down|server may have).*)"),
     pattern(_K.STORE, "store_connect", "The client socket has", r"(?P<detail>The client socket has (?:failed to connect|timed out).*?(?:\((?P<peer>[^)]*)\))?)"),
