@@ -112,15 +112,12 @@ def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callabl
     """A method that records and then does what the original does."""
     groups, keep = hook.groups, hook.keep
     known, begin = groups.known, _beginner(hook, op, at)
-    hold = hook.hold if op == RECV else None
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
         index = None
         if hook.on:
             try:
                 group = known.get(self) or groups.learn(self)
-                if hold is not None:
-                    hold()
                 if group.recorded:
                     index = begin(group, arguments)
             except Exception as error:  # noqa: BLE001 (a job is only observed)
@@ -130,9 +127,20 @@ def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callabl
             keep(work, index)
         return work
 
-    method.__name__ = getattr(original, "__name__", "call")
-    method.__doc__ = original.__doc__
-    return method
+    made = _held_back(hook, method) if op == RECV else method
+    made.__name__ = getattr(original, "__name__", "call")
+    made.__doc__ = original.__doc__
+    return made
+
+
+def _held_back(hook: Hook, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A Recv that is not posted, and not recorded as made, while somebody practises that."""
+
+    def receive(self: Any, *arguments: Any, **named: Any) -> Any:
+        hook.hold()
+        return method(self, *arguments, **named)
+
+    return receive
 
 
 def _beginner(hook: Hook, op: int, at: int) -> Callable[[torch_groups.Group, tuple[Any, ...]], int | None]:
