@@ -97,6 +97,8 @@ def _compute(profile: RankProfile) -> Intervals:
 def _meant(profile: RankProfile, launched_by: list[int], rows: list[int]) -> list[Collective]:
     """What each kernel carried."""
     activities = profile.activities
+    if all(profile.activities.collective[rows] != NONE):
+        return [profile.collectives[number] for number in activities.collective[rows].tolist()]
     stack = stacks(profile, host_rows(profile))
     place = places(stack.row, np.array(launched_by, np.int64)).tolist()
     found = []

@@ -11,9 +11,8 @@ What-if takes the time of one kind away and lets everything come as early as its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,8 +21,6 @@ from megatrace.analysis.profile_longest import Order, farthest
 from megatrace.analysis.profile_stacks import Rows
 from megatrace.model.profile import NONE, RankProfile
 from megatrace.model.profile_result import CriticalPath, PathPiece, TimeKind, WhatIf
-
-Key = TypeVar("Key")
 
 KINDS = {
     Span.COMPUTE: TimeKind.COMPUTE,
@@ -52,34 +49,20 @@ def critical_path(profile: RankProfile, window: Window | None = None) -> Critica
     if not len(graph.row):
         return None
     order = Order.of(len(graph.time), graph.edges.src, graph.edges.dst)
-    pieces = _walk(profile, graph)
-    first, last = int(graph.time.min()), int(graph.time.max())
-    by_kind = sums((piece.kind, piece.end - piece.start) for piece in pieces)
+    way = _walk(profile, graph)
+    by_kind = way.by_kind()
     busiest = farthest(order, graph.edges.counted, np.zeros(len(graph.time), np.int64))
     return CriticalPath(
         rank=profile.rank,
         window="everything recorded" if window is None else window.title,
-        start=first,
-        end=last,
+        start=int(graph.time.min()),
+        end=int(graph.time.max()),
         by_kind=by_kind,
-        by_name=tuple(
-            (name, kind, time)
-            for (name, kind), time in sums(
-                ((piece.name, piece.kind), piece.end - piece.start) for piece in pieces
-            )
-        ),
-        pieces=pieces,
+        by_name=way.by_name(profile),
+        pieces=way.pieces(profile),
         what_if=what_if(graph, order, [kind for kind, _ in by_kind]),
         busiest=int(busiest.max()),
     )
-
-
-def sums(pairs: Iterable[tuple[Key, int]]) -> tuple[tuple[Key, int], ...]:
-    """The sum for each key, the largest first."""
-    found: dict[Key, int] = {}
-    for key, time in pairs:
-        found[key] = found.get(key, 0) + time
-    return tuple(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
 def what_if(graph: PathGraph, order: Order, kinds: Sequence[TimeKind]) -> tuple[WhatIf, ...]:
@@ -99,47 +82,78 @@ def what_if(graph: PathGraph, order: Order, kinds: Sequence[TimeKind]) -> tuple[
     return tuple(sorted(made, key=lambda item: -item.saved))
 
 
-def _walk(profile: RankProfile, graph: PathGraph) -> tuple[PathPiece, ...]:
+def _walk(profile: RankProfile, graph: PathGraph) -> _Way:
     edges, time = graph.edges, graph.time
     before = np.full(len(time), NONE, np.int64)
     bound = np.flatnonzero(edges.binding)
     before[edges.dst[bound]] = bound
-    src, span, owner = edges.src.tolist(), edges.span.tolist(), edges.owner.tolist()
-    at, pieces = int(np.argmax(time)), []
-    reach = int(time[at])
-    while (edge := int(before[at])) != NONE:
-        came = min(int(time[src[edge]]), reach)
-        if came < reach:
-            pieces.append(_piece(profile, graph, (came, reach), Span(span[edge]), owner[edge], at))
-        reach, at = came, src[edge]
-    return joined(reversed(pieces))
+    came_by, source = before.tolist(), edges.src.tolist()
+    at = int(np.argmax(time))
+    taken = []
+    while (edge := came_by[at]) != NONE:
+        taken.append(edge)
+        at = source[edge]
+    way = np.array(taken[::-1], np.int64)
+    # A child that ends after its parent by rounding must not turn time around.
+    reach = np.minimum.accumulate(np.append(time[edges.src[way]], time.max())[::-1])[::-1]
+    lasted = reach[1:] > reach[:-1]
+    start, end, way = reach[:-1][lasted], reach[1:][lasted], way[lasted]
+    owner, span = edges.owner[way], edges.span[way]
+    row = graph.row[np.where(owner != NONE, owner, edges.dst[way] // 2)]
+    name = np.where(owner != NONE, profile.activities.name[row], NONE)
+    return _Way(start, end, span, name, profile.activities.lane[row].astype(np.int64)).joined()
 
 
-def _piece(
-    profile: RankProfile, graph: PathGraph, when: tuple[int, int], span: Span, owner: int, at: int
-) -> PathPiece:
-    row = graph.row[owner if owner != NONE else at // 2]
-    name = profile.names[profile.activities.name[row]] if owner != NONE else ""
-    lane = profile.lanes[profile.activities.lane[row]].title
-    return PathPiece(*when, KINDS[span], name, lane, profile.rank)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """A path as columns, in order of time; ``name`` is ``NONE`` where nothing was recorded."""
 
+    start: Rows
+    end: Rows
+    span: Rows
+    name: Rows
+    lane: Rows
 
-def joined(pieces: Iterable[PathPiece]) -> tuple[PathPiece, ...]:
-    """The pieces in their order, those of one thing that follow each other made one."""
-    made: list[PathPiece] = []
-    for piece in pieces:
-        last = made[-1] if made else None
-        if last and (last.kind, last.name, last.lane, last.rank, last.end) == (
-            piece.kind,
-            piece.name,
-            piece.lane,
-            piece.rank,
-            piece.start,
-        ):
-            made[-1] = PathPiece(last.start, piece.end, piece.kind, piece.name, piece.lane, piece.rank)
-        else:
-            made.append(piece)
-    return tuple(made)
+    def joined(self) -> _Way:
+        """The pieces of one thing that follow each other made one."""
+        same = np.ones(max(len(self.start) - 1, 0), np.bool_)
+        for column in (self.span, self.name, self.lane):
+            same &= column[1:] == column[:-1]
+        if not len(self.start):
+            return self
+        first = np.flatnonzero(np.append(True, ~same))
+        last = np.append(first[1:], len(self.start)) - 1
+        return _Way(self.start[first], self.end[last], self.span[first], self.name[first], self.lane[first])
+
+    def pieces(self, profile: RankProfile) -> tuple[PathPiece, ...]:
+        """The same as values."""
+        titles = [lane.title for lane in profile.lanes]
+        kinds = [KINDS[span] for span in Span]
+        names = [*profile.names, ""]
+        columns = (self.start, self.end, self.span, self.name, self.lane)
+        return tuple(
+            PathPiece(start, end, kinds[span], names[name], titles[lane], profile.rank)
+            for start, end, span, name, lane in zip(*(column.tolist() for column in columns), strict=True)
+        )
+
+    def by_kind(self) -> tuple[tuple[TimeKind, int], ...]:
+        """ns of each kind, the most first."""
+        total = np.zeros(len(Span), np.int64)
+        np.add.at(total, self.span, self.end - self.start)
+        found = [(KINDS[span], int(total[span])) for span in Span if total[span]]
+        return tuple(sorted(found, key=lambda pair: -pair[1]))
+
+    def by_name(self, profile: RankProfile) -> tuple[tuple[str, TimeKind, int], ...]:
+        """ns of each name and kind, the most first."""
+        if not len(self.start):
+            return ()
+        names = [*profile.names, ""]
+        pairs, place = np.unique(np.stack((self.name, self.span)), axis=1, return_inverse=True)
+        total = np.zeros(pairs.shape[1], np.int64)
+        np.add.at(total, place.reshape(-1), self.end - self.start)
+        rows = zip(pairs[0].tolist(), pairs[1].tolist(), total.tolist(), strict=True)
+        found = [(names[name], KINDS[Span(span)], time) for name, span, time in rows]
+        return tuple(sorted(found, key=lambda row: (-row[2], row[0])))
 
 
 def windows(profile: RankProfile, title: str) -> tuple[Window, ...]:

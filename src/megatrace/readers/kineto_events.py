@@ -56,6 +56,8 @@ def nanoseconds(value: object) -> int:
     if type(value) is int:
         ns = value * 1000
     elif type(value) is str:
+        if value[-4:-3] == "." and value[-3:].isdecimal() and value[:1].isdecimal():
+            return _within(int(value[:-4] + value[-3:]))  # as Kineto writes it
         whole, _, part = value.partition(".")
         if part.isdecimal() and (whole.isdecimal() or whole[:1] == "-"):
             small = int((part + "000")[:3])
@@ -64,6 +66,10 @@ def nanoseconds(value: object) -> int:
             ns = round(float(value) * 1000)
     else:
         raise ValueError("no number")
+    return _within(ns)
+
+
+def _within(ns: int) -> int:
     if not -MAX_TIME < ns < MAX_TIME:
         raise ValueError("no time")
     return ns
@@ -71,6 +77,8 @@ def nanoseconds(value: object) -> int:
 
 def whole(value: object) -> int:
     """An int of the file (also one that stands as text), ``NONE`` for anything else or beyond 64 bits."""
+    if type(value) is int and 0 <= value < MAX_TIME:
+        return value
     try:
         number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
@@ -138,37 +146,29 @@ class Columns:
         if type(args) is not dict:
             args = {}
         get = args.get
-        stream, shape, collective, size, graph = NONE, NONE, NONE, NONE, NONE
-        if "Collective name" in args:
-            collective = self.collectives(_collective(get))
-        if kind >= Activity.KERNEL and kind <= Activity.SYNC:
+        stream, shape, size, wait_stream, wait_record, graph = NONE, NONE, NONE, NONE, NONE, NONE
+        collective = self.collectives(_collective(get)) if "Collective name" in args else NONE
+        if Activity.KERNEL <= kind <= Activity.SYNC:
             stream = whole(get("stream", NONE))
             if not 0 <= stream < MAX_STREAM:
                 stream = NONE  # a wait for all streams has 2³² − 1
-            size = whole(get("bytes", NONE))
-            graph = whole(get("graph node id", get("graph id", NONE)))
+            size, graph = whole(get("bytes", NONE)), whole(get("graph node id", NONE))
             lane = self.lanes((True, whole(get("device", event.get("pid"))), stream))
+            if kind is Activity.SYNC:
+                wait_stream = whole(get("wait_on_stream", NONE))
+                wait_record = whole(get("wait_on_cuda_event_record_corr_id", NONE))
+                wait_stream = wait_stream if wait_stream < MAX_STREAM else NONE
         else:
             if "Input Dims" in args or "Input dims" in args:
                 shape = self.shapes(_shape(get))
-            device = kind == Activity.DEVICE_ANNOTATION
+            device = kind is Activity.DEVICE_ANNOTATION
             lane = self.lanes((device, self._number(event.get("pid")), self._number(event.get("tid"))))
+        name = self.names(str(event.get("name", "")))
+        correlation, external = whole(get("correlation", NONE)), whole(get("External id", NONE))
         self._rows.append(
             (
-                lane,
-                kind,
-                self.names(str(event.get("name", ""))),
-                start,
-                duration,
-                whole(get("correlation", NONE)),
-                stream,
-                whole(get("External id", get("external id", NONE))),
-                shape,
-                size,
-                collective,
-                whole(get("wait_on_stream", NONE)),
-                whole(get("wait_on_cuda_event_record_corr_id", NONE)),
-                graph,
+                *(lane, kind, name, start, duration, correlation, stream, external),
+                *(shape, size, collective, wait_stream, wait_record, graph),
             )
         )
         if len(self._rows) >= FLUSH:

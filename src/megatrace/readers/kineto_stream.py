@@ -26,6 +26,7 @@ MAX_EVENT = 4 << 20
 """Characters after which an event that cannot be parsed is broken and not long: one with all ranks of a large
 group or a deep stack has some 100 KB."""
 _SPACE = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"[, \t\r\n]*")
 _KEY = re.compile(r'"([^"\\]{1,200})"[ \t\r\n]*:[ \t\r\n]*')
 _NEXT = re.compile(r"[}\]][ \t\r\n]*,[ \t\r\n]*(?=\{)")
 """Where the next event begins after one that cannot be parsed."""
@@ -118,38 +119,33 @@ class EventStream:
 
     def _list(self) -> Iterator[dict[str, Any]]:
         self._at += 1
+        scan, between = self._scan, _BETWEEN.match
         while True:
-            char = self._peek()
-            if char == ",":
-                self._at += 1
-            elif char == "]":
-                self._at += 1
-                return
-            elif not char:
-                self.torn = True
-                return
-            elif (event := self._event()) is not None:
-                yield event
+            self._at = between(self._text, self._at).end()  # type: ignore[union-attr]
+            try:
+                value, self._at = scan(self._text, self._at)
+            except (StopIteration, *_BAD):
+                char = self._peek()
+                if char == ",":
+                    continue
+                if char in ("]", ""):
+                    self.torn = not char
+                    self._at += len(char)
+                    return
+                value = self._late_event()
+            if type(value) is dict:
+                yield value
+            elif value is not None:
+                self.bad += 1
 
-    def _event(self) -> dict[str, Any] | None:
-        """The event at the cursor; None where it is none, and the cursor stands behind it."""
-        try:
-            value, self._at = self._scan(self._text, self._at)
-        except (StopIteration, *_BAD):
-            return self._late_event()
-        if type(value) is dict:
-            return value
-        self.bad += 1
-        return None
-
-    def _late_event(self) -> dict[str, Any] | None:
+    def _late_event(self) -> Any:
         """An event that the block cuts, or that is broken: with more text it is one or the other."""
         while len(self._text) - self._at < MAX_EVENT and self._more():
             try:
                 value, self._at = self._scan(self._text, self._at)
             except (StopIteration, *_BAD):
                 continue
-            return value if type(value) is dict else None
+            return value
         found = _NEXT.search(self._text, self._at)
         if found is None:
             self.torn = self._ended
