@@ -11,12 +11,6 @@ Finds everything in the `Diagnosis`; opens nothing but its own template, style a
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import lru_cache
-from importlib.resources import files
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from megatrace.model.finding import Diagnosis
@@ -24,6 +18,7 @@ from megatrace.reports import ReportOptions, reports
 from megatrace.reports.describe import Scene
 from megatrace.reports.html_data import data_block, json_text
 from megatrace.reports.html_marks import marks
+from megatrace.reports.html_shell import asset, environment, policy, script_of
 from megatrace.reports.html_texts import PageTexts
 from megatrace.reports.html_view import view
 from megatrace.reports.texts import Texts
@@ -50,7 +45,7 @@ def report(diagnosis: Diagnosis, options: ReportOptions) -> str:
 
 def render(diagnosis: Diagnosis, options: ReportOptions) -> str:
     """The page as text, to be written in UTF-8."""
-    script, style = _script(), _asset("style.css")
+    script, style = script_of(SCRIPTS), asset("style.css")
     shown, page = view(diagnosis, options), PageTexts(options.lang)
     block = data_block(diagnosis)
     packed, index = block.packed()
@@ -60,47 +55,13 @@ def render(diagnosis: Diagnosis, options: ReportOptions) -> str:
         "words": page.script(),
         "marks": marks(diagnosis, Scene.of(diagnosis, Texts(options.lang))),
     }
-    template = _environment().get_template("page.html.j2")
+    template = environment().get_template("page.html.j2")
     return template.render(
         v=shown,
         t=page,
-        policy=_policy(script, style),
+        policy=policy(script, style),
         style=Markup(style),
         script=Markup(script),
         facts=Markup(json_text(facts)),
         packed=packed,
-    )
-
-
-def _policy(script: str, style: str) -> str:
-    return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
-
-
-@lru_cache(maxsize=32)
-def _asset(name: str) -> str:
-    return (files("megatrace.reports") / "html_assets" / name).read_text("utf-8")
-
-
-@lru_cache(maxsize=1)
-def _script() -> str:
-    parts = "\n".join(_asset(name) for name in SCRIPTS)
-    return f'"use strict";\n(() => {{\n{parts}}})();\n'
-
-
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
-    return Environment(
-        loader=FunctionLoader(_asset),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
