@@ -30,6 +30,18 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "late_deaths:tp8-pp4-dp1:96534",
         "text",
     ),
+    "a stage whose last backward never shows has a past of its own": ("slow_host:tp1-pp4-dp4:80072", "ring"),
+    "half of all hosts are starved, and late to the first gradients": ("slow_host:ddp16:96005", "text"),
+    "another one of the starved hosts is the slowest every time": ("slow_host:zero3-16:96014", "ring"),
+    "a host costs 6 % in most iterations": ("slow_host:ddp16:97206", "text"),
+    "one pause makes two iterations begin late": ("gc_pauses:ddp8:96035", "text"),
+    "a host that paused catches up and is not slow afterwards": ("gc_pauses:ddp16:97236", "text"),
+    "an anchor is enqueued while devices still wait for a late rank": (
+        "data_loader_stall:fsdp16:96056",
+        "text",
+    ),
+    "ranks leave a checkpoint one after another": ("checkpoint_stall:ddp16:97255", "text"),
+    "both ends of a slow path take their other inputs late": ("slow_nic:interleaved:80105", "text"),
 }
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from megatrace.analysis.costs import Costs, own_normal
 from megatrace.analysis.roles import Role
 from megatrace.analysis.templates import CallString
+from megatrace.analysis.work import WorkTable
 from megatrace.model.events import Events, Op
 from megatrace.model.graph import IterationGraph
 from megatrace.model.schedule import Phase, Schedule
@@ -147,6 +148,33 @@ def costs_of(schedule: Schedule, work: NDArray[np.float64], **changes: Any) -> C
         usual=float(np.median(graph.makespan(work.max(axis=3)))),
     )
     return replace(costs, **changes)
+
+
+def table_of(work: NDArray[np.float64], **changes: object) -> WorkTable:
+    """A table of host times in which only the groups' work is known."""
+    k, s, d, m, _ = work.shape
+    unknown = np.full(work.shape, np.nan)
+    table = WorkTable(
+        t0=0,
+        grid=np.arange(s * d * m, dtype=np.int32).reshape(s, d, m),
+        begin=unknown,
+        end=unknown,
+        own=None,
+        group=work.max(axis=3),
+        offset=np.zeros(work.shape),
+        pace=unknown,
+        step_pace=np.full((k, s, d, m), np.nan),
+        calls=np.zeros((s, work.shape[4])),
+        comm=None,
+        wait=unknown,
+        transfer=unknown,
+        entry=np.zeros((k, s, d, m)),
+        stagger=None,
+        sync=None,
+        iteration=np.full(k, 1.0),
+        anchor=np.arange(k, dtype=float),
+    )
+    return replace(table, **changes)  # type: ignore[arg-type]
 
 
 def steady_work(

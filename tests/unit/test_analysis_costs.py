@@ -16,11 +16,10 @@ from megatrace.analysis.member import late_member
 from megatrace.analysis.reductions import median
 from megatrace.analysis.suspects import Cause, find_suspects
 from megatrace.analysis.windows import Span, spans
-from megatrace.analysis.work import WorkTable
 from megatrace.model.finding import Status
 from megatrace.model.job import ScheduleKind
 from megatrace.model.schedule import Phase, Schedule
-from tests.unit.analysis_cases import costs_of, steady_work
+from tests.unit.analysis_cases import costs_of, steady_work, table_of
 
 PLAIN = Schedule(ScheduleKind.ONE_F_ONE_B, 4, 8)
 F8 = NDArray[np.float64]
@@ -125,33 +124,6 @@ def test_levels_do_not_mind_what_was_not_seen() -> None:
     assert np.isnan(median(np.full((3, 1), np.nan), 0)).all()
 
 
-def table_of(work: F8, **changes: object) -> WorkTable:
-    """A table of host times in which only the groups' work is known."""
-    k, s, d, m, _ = work.shape
-    unknown = np.full(work.shape, np.nan)
-    table = WorkTable(
-        t0=0,
-        grid=np.arange(s * d * m, dtype=np.int32).reshape(s, d, m),
-        begin=unknown,
-        end=unknown,
-        own=None,
-        group=work.max(axis=3),
-        offset=np.zeros(work.shape),
-        pace=unknown,
-        step_pace=np.full((k, s, d, m), np.nan),
-        calls=np.zeros((s, work.shape[4])),
-        comm=None,
-        wait=unknown,
-        transfer=unknown,
-        entry=np.zeros((k, s, d, m)),
-        stagger=None,
-        sync=None,
-        iteration=np.full(k, 1.0),
-        anchor=np.arange(k, dtype=float),
-    )
-    return replace(table, **changes)  # type: ignore[arg-type]
-
-
 def test_iterations_of_which_little_was_seen_are_left_out() -> None:
     work = steady_work(PLAIN, 10)
     table = table_of(work)
@@ -180,6 +152,19 @@ def test_a_place_that_was_never_seen_whole_has_no_excess() -> None:
     assert costs.work[6, 3].max() > 2 * costs.work[5, 3].max()  # the graph still knows how long it took
 
 
+def test_a_task_that_never_shows_does_not_hide_the_places_own_past() -> None:
+    """No Send ends the last backward of a first stage without tensor groups; if all its places become slow
+    together, only their past tells."""
+    work = steady_work(PLAIN, 10, replicas=4)
+    work[4:8, 0] *= 3
+    group = work[:, :, :, 0].copy()
+    group[:, 0, :, -1] = np.nan
+    costs = tabulate_costs(replace(table_of(work), group=group), PLAIN)
+    assert costs is not None
+    assert costs.excess_share[4:8, 0].min() > 1.9
+    assert abs(costs.excess_share[:4]).max() < 0.01
+
+
 def test_clocks_that_make_a_transfer_negative_do_not_make_time() -> None:
     table = table_of(steady_work(PLAIN, 10))
     transfer = np.full(table.transfer.shape, -0.003)
@@ -195,7 +180,8 @@ def test_waiting_that_is_thought_longer_than_the_iteration_makes_no_negative_wor
     work[..., 0] = 0.05
     work[:, :, :2, :, 0] = -0.3
     work[7, :, :2, :, 0] = 0.06
-    costs = tabulate_costs(table_of(work), ONE_TASK)
+    longer = np.where(np.arange(10) == 7, 1.1, 1.0)
+    costs = tabulate_costs(table_of(work, iteration=longer), ONE_TASK)
     assert costs is not None
     assert costs.work.min() == 0.0
     assert costs.work.max() == pytest.approx(0.06)
@@ -213,6 +199,34 @@ def test_the_slow_place_is_the_first_suspect() -> None:
     assert (lead.cause, lead.stage, lead.replica, lead.member) == (Cause.WORK, 2, 1, 0)
     assert np.flatnonzero(lead.affected(0.35)).tolist() == list(range(5, 12))
     assert all(other.lost.max() < COUNTS * 0.35 for other in suspects[1:])
+
+
+def paths_late(*late: tuple[int, int]) -> Costs:
+    """An interleaved job of four stages in which the inputs of ``late`` (stage, from stage) are late from the
+    fifth iteration on."""
+    schedule = Schedule(ScheduleKind.INTERLEAVED, 4, 8, 2)
+    costs = costs_of(schedule, steady_work(schedule, 12))
+    tasks = costs.graph.tasks
+    feeder = costs.graph.sender.reshape(4, tasks) // tasks
+    transfer = np.zeros(costs.transfer.shape)
+    for stage, source in late:
+        chosen = (costs.graph.sender.reshape(4, tasks)[stage] >= 0) & (feeder[stage] == source)
+        transfer[5:, stage, 0, 0, chosen] = 0.02
+    return replace(costs, transfer=transfer)
+
+
+def test_what_shares_a_batch_with_a_slow_path_is_not_slow() -> None:
+    """Both ends of the path between stages 1 and 2 also take their other inputs late."""
+    costs = paths_late((2, 1), (1, 2), (1, 0), (2, 3))
+    plain = {(s.stage, s.feeder) for s in find_suspects(costs) if s.cause is Cause.TRANSFER}
+    batched = {(s.stage, s.feeder) for s in find_suspects(costs, True) if s.cause is Cause.TRANSFER}
+    assert plain == {(2, 1), (1, 2), (1, 0), (2, 3)}
+    assert batched == {(2, 1), (1, 2)}
+
+
+def test_a_late_input_of_one_side_only_stays() -> None:
+    paths = {(s.stage, s.feeder) for s in find_suspects(paths_late((2, 1)), True)}
+    assert paths == {(2, 1)}
 
 
 def test_a_group_whose_members_are_not_seen_is_suspected_as_one() -> None:

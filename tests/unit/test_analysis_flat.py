@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from megatrace.analysis import flat
-from megatrace.analysis.costs import Costs
+from megatrace.analysis.costs import Costs, tabulate_costs
 from megatrace.analysis.exchanges import all_posted
 from megatrace.analysis.flat import ONE_TASK
+from megatrace.analysis.hosts import same_places
+from megatrace.analysis.iterations import closing_rows
 from megatrace.analysis.pauses import find_pauses
-from megatrace.analysis.unsteady import _same_places
+from megatrace.model.events import Op
 from megatrace.model.finding import Kind, Severity
 from megatrace.model.job import ScheduleKind
 from megatrace.model.schedule import Phase, Schedule, Task
-from tests.unit.analysis_cases import costs_of
+from tests.unit.analysis_cases import NORM, REDUCE, costs_of, events_of, table_of
 
 
 def test_overlapping_waits_count_once() -> None:
@@ -37,8 +41,59 @@ def test_a_sick_rank_is_slow_again_and_pauses_change_places() -> None:
     sick, pauses = np.zeros((20, 16)), np.zeros((20, 16))
     sick[:, 5] = 1.0
     pauses[np.arange(20), random.integers(0, 16, 20)] = 1.0
-    assert _same_places(sick) == 1.0
-    assert _same_places(pauses) < 0.2
+    assert same_places(sick > 0) == 1.0
+    assert same_places(pauses > 0) < 0.2
+
+
+def test_a_pause_that_two_iterations_saw_is_no_sick_rank() -> None:
+    """Who stands still at the end of one iteration begins the next late."""
+    pauses = np.zeros((20, 8), np.bool_)
+    for first in range(0, 19, 2):
+        pauses[first : first + 2, first % 8] = True
+    assert same_places(pauses) < 0.2
+    assert same_places(pauses[:2]) == 0.0
+
+
+def test_an_iteration_is_over_with_the_bookkeeping_after_its_anchor() -> None:
+    """The host is long ahead of its device when it enqueues the anchor of a data-parallel job."""
+    events = events_of({0: [REDUCE, NORM, NORM, REDUCE, REDUCE, NORM], 1: [REDUCE, NORM, REDUCE, NORM, NORM]})
+    anchors = np.flatnonzero((events.op == Op.ALL_REDUCE) & (events.count == 1))[[0, 2, 3, 4]]
+    assert anchors.tolist() == [1, 5, 7, 9]
+    assert closing_rows(events, anchors).tolist() == [2, 5, 7, 10]
+
+
+def test_an_iteration_of_light_calls_ends_with_its_anchor() -> None:
+    events = events_of({0: [NORM] * 6})
+    assert closing_rows(events, np.array([1, 3, 5])).tolist() == [1, 3, 5]
+
+
+def late_hosts(rows: Sequence[int], seconds: float, longer: float) -> Costs:
+    """Twelve iterations of four ranks of which the second comes late in some, and how much longer they
+    take."""
+    entry = np.zeros((12, 1, 4, 1))
+    iteration = np.ones(12)
+    entry[list(rows), 0, 1, 0], iteration[list(rows)] = seconds, 1.0 + longer
+    work = np.full((12, 1, 4, 1, 2), 0.2)
+    costs = tabulate_costs(table_of(work, entry=entry, iteration=iteration), ONE_TASK)
+    assert costs is not None
+    return costs
+
+
+def test_a_host_that_stays_ahead_of_its_device_costs_nothing() -> None:
+    assert late_hosts([3, 4], 0.3, 0.0).entry.max() == 0.0
+    assert late_hosts([3, 4], 0.3, 0.1).entry.max() == pytest.approx(0.1)
+
+
+def test_a_host_that_is_always_late_has_no_iteration_to_compare_with() -> None:
+    assert late_hosts(range(12), 0.3, 0.0).entry.max() == pytest.approx(0.3)
+
+
+def test_ranks_leave_a_pause_one_after_another() -> None:
+    times = np.ones(12)
+    times[[3, 8]], times[[4, 9]] = 6.0, 1.3
+    assert [pattern.severity for pattern in find_pauses(flat_costs(12, 4), times)] == [Severity.P2]
+    times[[4, 9]] = 2.0
+    assert not find_pauses(flat_costs(12, 4), times)
 
 
 def flat_costs(iterations: int, ranks: int) -> Costs:

@@ -28,6 +28,8 @@ QUICK_SHARE = 0.2
 # Where taking the excess out makes the usual iteration shorter by more than this, undisturbed ones were too
 # rare to be seen; below, the difference is that of two medians.
 RARE = 0.03
+# Share of a place's tasks that have to show, in some iteration, for what is seen of it to be its work.
+WHOLE = 0.75
 # From this many places that do the same work on, their median is a yardstick; of two, the quicker one is.
 PEERS = 3
 
@@ -156,6 +158,8 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
         beyond = np.maximum(sync - np.minimum(sync, normal_sync), 0.0)[..., None]
         work = work - np.minimum(beyond, np.maximum(work - normal, 0.0))
     measured = table.iteration[usable]
+    if table.own is None and schedule.total == 1 and table.grid.shape[2] == 1:
+        work, entry = _lengthening(work, normal, entry, measured)
     costs = Costs(
         graph=IterationGraph.of(schedule),
         iterations=np.flatnonzero(usable),
@@ -177,6 +181,22 @@ def tabulate_costs(table: WorkTable, schedule: Schedule) -> Costs | None:
     explained = costs.makespan(work, comm, transfer) - costs.ideal()
     without = usual_time(measured - np.maximum(explained, 0.0))
     return replace(costs, usual=without) if without < (1 - RARE) * costs.usual else costs
+
+
+def _lengthening(work: F8, normal: F8, entry: F8, measured: F8) -> tuple[F8, F8]:
+    """(work, entry) of hosts that run ahead of their devices, as far as iterations became longer with them.
+
+    A host may be late for its device and still be ahead of it. What tells is the iteration against those in
+    which the same host was not late; one that nearly always was has none to compare with.
+    """
+    excess = np.maximum((work - normal).sum(axis=-1), 0.0)  # [K, S, D, 1]
+    late = excess + entry >= COUNTS / 2 * float(np.median(measured))
+    in_time = np.where(late, np.nan, measured[:, None, None, None])
+    longer = np.maximum(measured[:, None, None, None] - median(in_time, 0), 0.0)
+    longer = np.where(late.mean(axis=0) <= 1 - QUICK_SHARE, longer, np.inf)
+    kept = np.minimum(excess, longer) / np.maximum(excess, 1e-9)
+    work = np.where(work > normal, normal + (work - normal) * kept[..., None], work)
+    return work, np.minimum(entry, longer)
 
 
 def _shared_out(work: F8, normal: F8, schedule: Schedule) -> F8:
@@ -258,11 +278,14 @@ def own_normal(work: F8, quiet: NDArray[np.bool_] | None = None) -> F8:
     """[1, S, D, M, T]: a place's median in its own undisturbed iterations; NaN where it was never seen
     whole.
 
-    ``quiet`` bool [K]: which they are, where the work itself does not tell.
+    ``quiet`` bool [K]: which they are, where the work itself does not tell. A task that never shows (the last
+    backward of a first stage without tensor groups, which no Send ends) does not make the others unknown.
     """
     if quiet is not None:
         return median(work[quiet], 0)[None]
-    total = work.sum(axis=-1)
+    shown = ~np.isnan(work).all(axis=0)  # [S, D, M, T]
+    total = np.where(shown, work, 0.0).sum(axis=-1)
+    total = np.where(shown.mean(axis=-1) >= WHOLE, total, np.nan)
     ordered = np.sort(total, axis=0)
     count = np.sum(~np.isnan(total), axis=0, keepdims=True)
     quick = np.take_along_axis(ordered, np.maximum((count * QUICK_SHARE).astype(np.int64), 0), axis=0)

@@ -140,7 +140,8 @@ def tabulate_flat_work(resolved: Resolved, phases: PhaseTable) -> WorkTable:
         longer = (iteration - usual_time(iteration))[:, None, None, None]
         loading = (most <= (1 + GROWS) * first) & ~(first < EXPLAINS * longer)
         group = np.stack([group, np.zeros_like(group)], axis=-1)
-        return _replaced(table, None, group, None, np.fmax(table.entry, np.where(loading, first, 0.0)))
+        before = _next(table.entry) if table.grid.shape[2] == 1 else table.entry
+        return _replaced(table, None, group, None, np.fmax(before, np.where(loading, first, 0.0)))
     own = iteration[:, None, None, None] - _waiting(resolved, phases, table.grid)
     pause = _lone_excess(own)
     own = own - pause
@@ -198,25 +199,37 @@ def _lone_excess(values: F8) -> F8:
     return np.where(lone, excess, 0.0).reshape(-1, *[1] * (values.ndim - 1))
 
 
-def host_lateness(resolved: Resolved, phases: PhaseTable, grid: NDArray[np.int32]) -> tuple[F8, F8]:
-    """(to the first heavy call, the most to any call up to the last heavy one), float64 [K, S, D, M].
+def _next(values: F8) -> F8:
+    """[K, …]: of each iteration the value of the following one, NaN for the last."""
+    return np.concatenate([values[1:], np.full_like(values[:1], np.nan)])
 
-    Seconds by which each host made its calls later than the median rank; NaN where it was not seen.
+
+def host_lateness(resolved: Resolved, phases: PhaseTable, grid: NDArray[np.int32]) -> tuple[F8, F8]:
+    """(to the first heavy call, the most to any call of the iteration), float64 [K, S, D, M].
+
+    Seconds by which each host made its calls later than the median rank; NaN where it was not seen. The
+    bookkeeping before the first heavy call counts to the iteration that it closes, where hosts go on to it
+    without their devices (one rank a group).
     """
     enqueue = resolved.trace.events.enqueue
     iterations, ranks = phases.string_of.shape[1], grid.reshape(-1)
-    first, most = (np.full((iterations, *grid.shape), np.nan) for _ in range(2))
+    before, first, most = (np.full((iterations, *grid.shape), np.nan) for _ in range(3))
     for k, index, chosen in _usual_strings(phases, ranks):
         heavy = _computing(phases.slices.strings[index])
         if not len(heavy):
             continue
         called = enqueue[phases.start_row[ranks[chosen], k][:, None] + np.arange(heavy[-1] + 1)[None, :]]
         late = (called - np.median(called, axis=0)) / 1e9
-        for table, value in ((first, late[:, heavy[0]]), (most, late.max(axis=1))):
+        light = late[:, : heavy[0]].max(axis=1, initial=-np.inf)
+        for table, value in (
+            (before, np.where(np.isfinite(light), light, np.nan)),
+            (first, late[:, heavy[0]]),
+            (most, late[:, heavy[0] :].max(axis=1)),
+        ):
             row = np.full(len(ranks), np.nan)
             row[chosen] = value
             table[k] = row.reshape(grid.shape)
-    return first, most
+    return first, np.fmax(most, _next(before) if grid.shape[2] == 1 else before)
 
 
 def _usual_strings(

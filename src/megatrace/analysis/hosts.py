@@ -27,6 +27,11 @@ QUICK = 0.25
 OWN_QUICK = 0.2
 # More places than this are no starved node: the usual pace was read wrongly, or the whole job is slow.
 ALL_SLOW = 0.6
+# Slow iterations of a sick place share it (intersection over union near 1); places drawn by chance share one
+# in five at most.
+SAME = 0.4
+# Iterations of which that is asked lie so many apart: a pause at the end of one makes the next begin late.
+APART = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +46,9 @@ def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
     """Hosts that need longer per call than usual, or None where no bursts are seen."""
     pace = median(table.pace[costs.iterations], 4)  # [K, S, D, M]
     if np.isnan(pace).all():
-        pace = table.step_pace[costs.iterations]
+        pace = table.step_pace
+        # An iteration begins with the bookkeeping of the one before; its own follows with the next.
+        pace = np.fmax(pace, np.concatenate([pace[1:], np.full_like(pace[:1], np.nan)]))[costs.iterations]
     if np.isnan(pace).all():
         return None
     flat = pace.reshape(len(pace), -1)
@@ -49,13 +56,26 @@ def slow_hosts(table: WorkTable, costs: Costs) -> SlowHosts | None:
     # "lower" interpolates nothing: an iteration that was not seen counts as endlessly slow.
     own = np.quantile(np.nan_to_num(flat, nan=np.inf), OWN_QUICK, axis=0, method="lower")
     own = np.where(np.isfinite(own), own, np.nan).reshape(pace.shape[1:])
-    usual = np.fmin(everyone, own[None])
+    # Where hosts wait for everybody's devices, one that was behind has a free queue and catches up: its
+    # quickest iterations are not its usual ones.
+    waits = not table.by_rank and costs.graph.schedule.total == 1 and table.grid.shape[2] == 1
+    usual = np.full_like(own[None], everyone) if waits else np.fmin(everyone, own[None])
     with np.errstate(invalid="ignore"):
         ratio = pace / usual
         starved = ratio >= STARVED
     if bool(starved.mean() > ALL_SLOW):
         return None  # everybody's pace: nobody in particular
     return SlowHosts(np.asarray(starved, np.bool_), np.nan_to_num(ratio, nan=1.0))
+
+
+def same_places(slow: NDArray[np.bool_]) -> float:
+    """How much the slow places of an iteration are those of the last but one: intersection over union, mean.
+
+    ``slow`` bool [iterations, places]. 0 where there is nothing to compare.
+    """
+    both = (slow[APART:] & slow[:-APART]).sum(axis=1)
+    either = (slow[APART:] | slow[:-APART]).sum(axis=1)
+    return float(np.sum(both / np.maximum(either, 1)) / max(len(both), 1))
 
 
 def normal_on_good_hosts(costs: Costs, starved: NDArray[np.bool_]) -> F8:

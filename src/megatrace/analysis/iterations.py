@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace.analysis.anchors import LIGHT_COUNT
 from megatrace.analysis.channels import Channels
 from megatrace.model.events import UNSEEN, Events
 
@@ -47,17 +48,33 @@ class Iterations:
         """bool [n]: slices that no gap and no start of the log cuts."""
         return self.start >= 0
 
-    def times(self, events: Events) -> NDArray[np.float64]:
+    def times(self, events: Events, rows: I8 | None = None) -> NDArray[np.float64]:
         """float64 [ranks, count]: when each rank's anchor ended on its device, ns; NaN where it is not known.
 
         Where only host times are recorded, when its host called it: the host may be ahead of the device by
-        most of an iteration, but by the same in each.
+        most of an iteration, but by the same in each. ``rows`` int64 [n]: calls that stand for the anchors.
         """
         table = np.full((len(self.ranks), self.count), np.nan)
         ended = events.enqueue if events.end is None else events.end
-        known = np.where(ended[self.row] == UNSEEN, np.nan, ended[self.row].astype(np.float64))
+        rows = self.row if rows is None else rows
+        known = np.where(ended[rows] == UNSEEN, np.nan, ended[rows].astype(np.float64))
         table[np.searchsorted(self.ranks, self.rank), self.number] = known
         return table
+
+
+def closing_rows(events: Events, anchors: I8) -> I8:
+    """int64 [n]: the last of the bookkeeping calls that follow each anchor, before the rank's next heavy
+    call."""
+    if events.count is None:
+        return anchors
+    rows = np.arange(len(events))
+    ends = np.append(events.rank[1:] != events.rank[:-1], True)
+    heavy = events.count > LIGHT_COUNT
+    # A row is the last one where a heavy call or another rank follows.
+    last = np.where(ends | np.append(heavy[1:], True), rows, len(events))
+    following = np.minimum.accumulate(last[::-1])[::-1][anchors]
+    # Jobs of light calls only have nothing between two anchors that would end the bookkeeping.
+    return np.asarray(np.where(following < np.append(anchors[1:], len(events)), following, anchors), np.int64)
 
 
 def number_iterations(events: Events, channels: Channels, anchors: I8, gap_rows: I8) -> Iterations | None:

@@ -25,6 +25,8 @@ SECONDS = 3.5
 NOTED = 1.0
 # Once is a start of something; twice is a habit.
 LEAST = 2
+# Ranks do not leave a pause together: the iteration after it is longer by up to this share of it.
+RAGGED = 0.1
 # Lateness of single ranks that is this share of a pause explains it.
 EXPLAINED = 0.5
 
@@ -36,8 +38,9 @@ def find_pauses(costs: Costs, times: F8) -> list[Pattern]:
     late = costs.entry.reshape(len(measured), -1).max(axis=1)
     pause = np.nan_to_num(measured - costs.usual - np.maximum(work, 0.0))
     stands = (pause >= NOTED) & (late < EXPLAINED * pause)
-    long = np.nan_to_num(measured - costs.usual) >= LOOKS * costs.usual
-    stands &= ~np.append(long[1:], False) & ~np.append(False, long[:-1])
+    longer = np.nan_to_num(measured - costs.usual)
+    around = np.maximum(np.append(longer[1:], 0.0), np.append(0.0, longer[:-1]))
+    stands &= around < np.maximum(LOOKS * costs.usual, RAGGED * pause)
     if stands.sum() < LEAST:
         return []
     lost = np.where(stands, pause, 0.0)

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis import sentences, slow_scene
-from megatrace.analysis.costs import Costs, tabulate_costs
+from megatrace.analysis.costs import tabulate_costs
 from megatrace.analysis.flat import ONE_TASK
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.lone import with_lone_groups
 from megatrace.analysis.patterns import Pattern, find_patterns
 from megatrace.analysis.pauses import find_pauses
 from megatrace.analysis.phases import PhaseTable
-from megatrace.analysis.slow_kinds import is_path, judge
+from megatrace.analysis.slow_kinds import is_hidden, is_path, judge
 from megatrace.analysis.slow_nodes import host_findings
 from megatrace.analysis.slow_scene import SlowContext
 from megatrace.analysis.suspects import LOOKS, Cause, Suspect, find_suspects
@@ -59,12 +59,11 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     costs = tabulate_costs(table, phases.schedule)
     if costs is None or len(costs.iterations) < 2:
         return ()
-    findings: list[Finding | None] = []
+    starved, costs = host_findings(SlowContext(resolved, phases, table, costs))
+    findings: list[Finding | None] = [*starved]
     flat = phases.schedule is ONE_TASK
-    unsteady, costs = find_unsteady(resolved, phases, table, costs) if flat else ([], costs)
-    if not unsteady:
-        found, costs = host_findings(SlowContext(resolved, phases, table, costs))
-        findings += found
+    told = slow_scene.inside(costs, starved)
+    unsteady, costs = find_unsteady(resolved, phases, table, costs, told) if flat else ([], costs)
     costs = with_lone_groups(table, costs)
     # Hosts of a data-parallel job wait for everybody: what they spend together is not theirs.
     together = not (flat and not table.by_rank and table.grid.shape[2] == 1)
@@ -78,9 +77,10 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
         if pattern.kind is Kind.JITTER:
             jitter = np.maximum(jitter, pattern.lost)
     once = not jitter.any()
-    starved = [finding for finding in findings if finding is not None and finding.kind is Kind.SLOW_HOST]
-    suspects = [s for s in find_suspects(remaining) if not any(_of_starved(context, s, f) for f in starved)]
-    suspects = _unexplained(context, _repeated(suspects, remaining, places, once), jitter)
+    batched = phases.schedule.vpp > 1 and not table.by_rank
+    suspects = find_suspects(remaining, batched)
+    suspects = [s for s in suspects if not any(_of_starved(context, s, f) for f in starved)]
+    suspects = _unexplained(context, _repeated(context, suspects, places, once), jitter)
     for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
     worth = 0.5 * costs.counts
@@ -97,12 +97,15 @@ WINDOW = 0.8
 """Share of affected iterations that makes a stretch one window."""
 
 
-def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int, once: bool) -> list[Suspect]:
+def _repeated(context: SlowContext, suspects: Sequence[Suspect], places: int, once: bool) -> list[Suspect]:
     """Suspects affected more often than chance: Poisson with the mean of the other places, over all places.
 
     ``once``: a single iteration may accuse, because the job has no jitter.
     """
+    costs = context.costs
     kept: list[Suspect] = []
+    # A host that stood still between two iterations of such a job is late for both: that is once.
+    twice = is_hidden(context)
     for suspect in suspects:
         if suspect.lost.max() < costs.counts:
             continue
@@ -118,7 +121,7 @@ def _repeated(suspects: Sequence[Suspect], costs: Costs, places: int, once: bool
             if other.cause is suspect.cause and other is not suspect and other not in kept
         ]
         others = sum(rivals) / max(places - 1, 1)
-        if count == 1:
+        if count == 1 or (twice and count == 2 and bool((mine[1:] & mine[:-1]).any())):
             elsewhere = any(other is not suspect and (other.lost >= size).any() for other in suspects)
             if once and suspect.lost.max() >= ONCE * costs.usual and not elsewhere:
                 kept.append(suspect)

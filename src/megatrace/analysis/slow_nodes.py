@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from megatrace.analysis import sentences, slow_scene
 from megatrace.analysis.costs import Costs
-from megatrace.analysis.hosts import normal_on_good_hosts, slow_hosts
+from megatrace.analysis.flat import ONE_TASK
+from megatrace.analysis.hosts import APART, normal_on_good_hosts, same_places, slow_hosts
 from megatrace.analysis.slow_kinds import is_hidden
 from megatrace.analysis.slow_scene import ALWAYS, SlowContext
 from megatrace.analysis.windows import Span, spans
@@ -22,28 +23,42 @@ from megatrace.model.finding import Evidence, Finding, Kind, Severity, Where
 
 F8 = NDArray[np.float64]
 
+# A host that stood still once in the middle of its calls was no slower at making them.
+LEAST = 2
+# All ranks of a starved node are slow, in all iterations; some may hide it behind a full launch queue.
+TOGETHER = 0.75
+# Starved hosts are the same in every iteration (intersection over union near 1); of halves of all, drawn
+# by chance, a third is.
+STEADY = 0.6
+
 
 def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
     """Starved nodes, and the costs with their places made normal."""
     costs = context.costs
     hosts = slow_hosts(context.table, costs)
-    if hosts is None:
+    if hosts is None or (context.phases.schedule is ONE_TASK and _by_turns(hosts.starved)):
         return [], costs
     always = hosts.starved.mean(axis=0) >= ALWAYS
     costs = costs.relative_to(normal_on_good_hosts(costs, always))
     context = replace(context, costs=costs)
     found: list[Finding] = []
-    work, stagger = costs.work, costs.stagger
+    work, stagger, entry = costs.work, costs.stagger, costs.entry
+    hidden = is_hidden(context)
     for mask in _masks(context, hosts.starved):
         by_rank = costs.work.shape[3] == mask.shape[2]
         places = np.asarray(mask if by_rank else mask.any(axis=2, keepdims=True))
         starved = hosts.starved[:, mask].mean(axis=1) >= 0.5
-        lost = np.where(starved, costs.with_work(places) - costs.ideal(), 0.0)
+        late = costs.with_work(places) - costs.ideal()
+        if hidden:  # such a host is late to the first call that others wait for
+            late = late + costs.entry[:, mask].max(axis=1)
+        lost = np.where(starved, late, 0.0)
         for span in spans(starved & (lost >= 0.5 * costs.counts)):
             hit = np.arange(span.first, span.last + 1)
             hit = hit[starved[hit]]
-            if lost[hit].mean() < costs.counts:
+            if len(hit) < LEAST or lost[hit].mean() < costs.counts:
                 continue
+            if hosts.starved[hit][:, mask].mean() < TOGETHER:
+                continue  # each of them once
             ranks = tuple(sorted(int(rank) for rank in context.table.grid[mask]))
             pace = float(np.median(hosts.ratio[hit][:, mask]))
             found.append(_host_finding(context, ranks, lost, span, hit, pace))
@@ -54,7 +69,15 @@ def host_findings(context: SlowContext) -> tuple[list[Finding], Costs]:
             # Members whose hosts are late by turns wait for each other.
             held = starved[:, None, None, None] & np.asarray(places.any(axis=2))[None, ..., None]
             stagger = np.where(held, 0.0, stagger)
-    return found, replace(costs, work=work, stagger=stagger)
+            entry = np.where(starved[:, None, None, None] & mask[None], 0.0, entry) if hidden else entry
+    return found, replace(costs, work=work, stagger=stagger, entry=entry)
+
+
+def _by_turns(starved: NDArray[np.bool_]) -> bool:
+    """Whether other hosts are slow every time: those of a data-parallel job stop at full launch queues."""
+    flat = starved.reshape(len(starved), -1)
+    slow = flat[flat.any(axis=1)]
+    return len(slow) > APART and same_places(slow) < STEADY
 
 
 def _masks(context: SlowContext, starved: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:

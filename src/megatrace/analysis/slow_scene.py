@@ -6,6 +6,7 @@ particular is to blame. Decides nothing: ``slow`` and the modules beside it do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.suspects import Cause, Suspect
 from megatrace.analysis.windows import Span
 from megatrace.analysis.work import WorkTable
-from megatrace.model.finding import Culprits, Impact, Kind, Status, Window
+from megatrace.model.finding import Culprits, Finding, Impact, Kind, Status, Window
 
 F8 = NDArray[np.float64]
 
@@ -56,17 +57,20 @@ def cost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> tuple[float, float, f
 
     The counterfactual covers the pipeline; the same fault also lengthens the optimizer step. Where it
     explains most of what an iteration was longer than usual, the whole excess is its. A fault that is always
-    there leaves no usual iteration: then the counterfactual alone says what would be.
+    there leaves no usual iteration: then the counterfactual alone says what would be. One that costs a few
+    per cent for most of the time makes the usual iteration look long: the others then tell.
     """
     slow = float(np.median(costs.measured[hit]))
-    excess = np.maximum(costs.measured[hit] - costs.usual, 0.0)
+    others = np.delete(costs.measured, hit)
+    usual = min(costs.usual, float(np.median(others))) if len(others) > 1 else costs.usual
+    excess = np.maximum(costs.measured[hit] - usual, 0.0)
     always = len(hit) >= ALWAYS * len(costs.measured) and float(lost[hit].mean()) > 2 * float(excess.mean())
     if always:
         return float(lost[hit].sum()), max(slow - float(np.median(lost[hit])), 0.0), slow
     explained = lost[hit] / np.maximum(excess, 1e-9)
     whole = (explained >= MOSTLY) & (explained <= 1.5)
     seconds = float(np.where(whole, excess, np.minimum(lost[hit], excess)).sum())
-    return seconds, costs.usual, slow
+    return seconds, usual, slow
 
 
 def impact(context: SlowContext, seconds: float, usual: float, slow_iteration: float) -> Impact:
@@ -90,6 +94,17 @@ def window(context: SlowContext, span: Span) -> Window:
     )
     end = None if span.status is Status.ONGOING else table.t0 + round(end_s * 1e9)
     return Window(table.t0 + round(start_s * 1e9), end, first, last)
+
+
+def inside(costs: Costs, findings: Sequence[Finding]) -> NDArray[np.bool_]:
+    """bool [K]: iterations in the window of any of the findings."""
+    result = np.zeros(len(costs.iterations), np.bool_)
+    for finding in findings:
+        if finding.window is not None and finding.window.first_iteration is not None:
+            last = finding.window.last_iteration
+            until = costs.iterations[-1] if last is None else last
+            result |= (costs.iterations >= finding.window.first_iteration) & (costs.iterations <= until)
+    return result
 
 
 def culprits(context: SlowContext, kind: Kind, ranks: tuple[int, ...]) -> Culprits:

@@ -63,12 +63,16 @@ class Suspect:
         return np.asarray(self.lost >= LOOKS * usual, dtype=np.bool_)
 
 
-def find_suspects(costs: Costs) -> list[Suspect]:
-    """All suspects, most expensive first."""
+def find_suspects(costs: Costs, batched: bool = False) -> list[Suspect]:
+    """All suspects, most expensive first.
+
+    ``batched``: hosts that wait for both neighbours at once are all that is seen of transfers.
+    """
     ideal = costs.ideal()
-    found = (
-        _by_work(costs, ideal) + _by_transfer(costs, ideal) + _by_collective(costs, ideal) + _by_sync(costs)
-    )
+    transfers = _by_transfer(costs, ideal)
+    if batched:
+        transfers = _without_echoes(transfers, costs.usual)
+    found = _by_work(costs, ideal) + transfers + _by_collective(costs, ideal) + _by_sync(costs)
     found += _by_entry(costs)
     found.sort(key=lambda suspect: -float(suspect.lost.sum()))
     return found
@@ -113,6 +117,42 @@ def _by_transfer(costs: Costs, ideal: F8) -> list[Suspect]:
         if lost.max() >= LOOKS * costs.usual:
             found.append(Suspect(Cause.TRANSFER, s, d, m, source, lost))
     return found
+
+
+def _without_echoes(paths: list[Suspect], usual: float) -> list[Suspect]:
+    """Paths without those that only share a batch with a slow one.
+
+    Both ends of a slow path wait for it before they take anything else from their batch, so that the inputs
+    from their other neighbours look late, too. The slow path is the one of which both ends wait.
+    """
+    # Of each, who waits at its sender, at the same time.
+    at_sender = [[other for other in paths if _sends_to(other, path, usual)] for path in paths]
+    slow = [path for path, waiting in zip(paths, at_sender, strict=True) if waiting]
+
+    def echo(path: Suspect) -> bool:
+        return any(
+            (path.replica, path.member) == (other.replica, other.member)
+            and path.stage in (other.stage, other.feeder)
+            and _at_once(path, other, usual)
+            for other in slow
+        )
+
+    return [path for path in paths if path in slow or not echo(path)]
+
+
+def _sends_to(receiver: Suspect, path: Suspect, usual: float) -> bool:
+    """Whether the one that waits in ``receiver`` is the one that feeds ``path``."""
+    here, sender = (
+        (receiver.replica, receiver.member, receiver.stage),
+        (path.replica, path.member, path.feeder),
+    )
+    return here == sender and _at_once(receiver, path, usual)
+
+
+def _at_once(one: Suspect, other: Suspect, usual: float) -> bool:
+    """Whether two are affected in the same iterations, by half or more of those of either."""
+    first, second = one.affected(usual), other.affected(usual)
+    return bool(2 * np.sum(first & second) >= np.sum(first | second) > 0)
 
 
 def _by_entry(costs: Costs) -> list[Suspect]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis.costs import Costs
 from megatrace.analysis.flat import EXPLAINS, host_lateness
+from megatrace.analysis.hosts import SAME, same_places
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.patterns import Pattern
 from megatrace.analysis.phases import PhaseTable
@@ -28,17 +29,17 @@ F8 = NDArray[np.float64]
 OFTEN = 0.15
 # A place is slow in an iteration where it is late by this share of the latest one's excess.
 SLOW = 0.5
-# Of two affected iterations in a row, a sick rank shares its places (intersection over union near 1); places
-# drawn by chance share one in five at most.
-SAME = 0.4
 # What a place spends more in all but this share of the iterations is no part of it.
 MOSTLY = 0.2
 
 
 def find_unsteady(
-    resolved: Resolved, phases: PhaseTable, table: WorkTable, costs: Costs
+    resolved: Resolved, phases: PhaseTable, table: WorkTable, costs: Costs, told: NDArray[np.bool_]
 ) -> tuple[list[Pattern], Costs]:
-    """(the pattern if there is one, costs without it), for costs of a job without a pipeline."""
+    """(the pattern if there is one, costs without it), for costs of a job without a pipeline.
+
+    ``told`` bool [K]: iterations of which is known why they are long.
+    """
     k = len(costs.iterations)
     if table.by_rank:
         total = costs.work.sum(axis=-1) + costs.entry
@@ -55,8 +56,11 @@ def find_unsteady(
         longer = costs.measured - costs.usual
         # A checkpoint of all lengthens an iteration by more than anybody's lateness.
         lost = np.where(late.max(axis=1) >= EXPLAINS * longer, np.clip(longer, 0.0, late.max(axis=1)), 0.0)
+    lost = np.where(told, 0.0, lost)
     hit = np.flatnonzero(lost >= costs.counts)
-    if late.shape[1] < 3 or len(hit) < max(3, OFTEN * k) or _same_places(late[hit]) >= SAME:
+    if late.shape[1] < 3 or len(hit) < max(3, OFTEN * k):
+        return [], costs
+    if same_places(late[hit] >= SLOW * late[hit].max(axis=1, keepdims=True)) >= SAME:
         return [], costs
     slowest = len(np.unique(late[hit].argmax(axis=1)))
     text = f"another rank is the slowest every step ({slowest} ranks in {len(hit)} iterations)"
@@ -66,11 +70,3 @@ def find_unsteady(
     entry = np.minimum(costs.entry, np.maximum(np.quantile(costs.entry, MOSTLY, axis=0), 0.0))
     pattern = Pattern(Kind.JITTER, None, lost, text, ratio)
     return [pattern], replace(costs, work=work, entry=entry)
-
-
-def _same_places(late: F8) -> float:
-    """How much the slow places of an iteration are those of the one before: intersection over union, mean."""
-    slow = late >= SLOW * late.max(axis=1, keepdims=True)
-    both = (slow[1:] & slow[:-1]).sum(axis=1)
-    either = (slow[1:] | slow[:-1]).sum(axis=1)
-    return float(np.mean(both / np.maximum(either, 1)))

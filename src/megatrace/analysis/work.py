@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from megatrace.analysis.exchanges import all_posted
 from megatrace.analysis.infer_layout import Resolved
+from megatrace.analysis.iterations import closing_rows
 from megatrace.analysis.phases import PhaseTable
 from megatrace.analysis.reductions import (
     by_group,
@@ -104,11 +105,17 @@ class WorkTable:
 
 
 def iteration_times(resolved: Resolved, t0: int) -> tuple[F8, F8]:
-    """(iteration time, anchor time) float64 [K], seconds: medians over the ranks that saw both anchors."""
-    it = resolved.iterations
+    """(iteration time, anchor time) float64 [K], seconds: medians over the ranks that saw both anchors.
+
+    Hosts of a data-parallel job enqueue the anchor while their devices still work; where only they are seen,
+    the last of the bookkeeping calls after it tells when the iteration was over.
+    """
+    it, events, layout = resolved.iterations, resolved.trace.events, resolved.layout
     if it is None:
         return np.empty(0), np.empty(0)
-    times = (it.times(resolved.trace.events) - t0) / 1e9
+    alone = layout is not None and layout.pp * layout.tp * layout.cp == 1
+    rows = closing_rows(events, it.row) if alone and events.end is None else None
+    times = (it.times(events, rows) - t0) / 1e9
     spans = np.diff(times, axis=1, prepend=np.nan)
     return median(spans, 0), median(times, 0)
 
