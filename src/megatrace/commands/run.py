@@ -27,6 +27,7 @@ import typer
 from megatrace.collect import launch
 from megatrace.collect.capture import capture, job_file, refine, sourced, with_unobserved
 from megatrace.collect.port_log import PortLog
+from megatrace.collect.run_settings import surroundings
 from megatrace.collect.standby import Standby, Watcher
 from megatrace.collect.supervise import supervise
 from megatrace.collect.watching import Stillness
@@ -189,6 +190,7 @@ def _write_down(place: Path, command_line: list[str], job: str, notes: tuple[str
         "pid": os.getpid(),
         "started_at_ns": str(time.time_ns()),
         "config": declared,
+        **surroundings(os.environ, Path.cwd()),
     }
     if not (place / "run.json").exists():
         output.write_whole(place / "job.yaml", job_file(config))

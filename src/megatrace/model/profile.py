@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.model.events import Op
+from megatrace.model.run_settings import Setting
 
 I8 = NDArray[np.int64]
 I4 = NDArray[np.int32]
@@ -212,6 +213,8 @@ class RankProfile:
     lines: int = 0
     bad: int = 0
     notes: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    """what the recording says of software, devices and of how it was made"""
 
     @cached_property
     def work(self) -> U1:

@@ -10,12 +10,13 @@ One file is one rank: by what it says itself, else by its name, else by its plac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatrace.errors import TraceError
 from megatrace.model.profile import RankProfile
+from megatrace.model.run_settings import Area, Setting
 from megatrace.model.trace import Trace
 from megatrace.readers import registry
 from megatrace.readers.kineto_events import Columns, whole
@@ -29,6 +30,13 @@ SAY_EVERY = 8 << 20
 """Unpacked bytes between two signs of progress: about one a second."""
 _EVENT = re.compile(rb'\A\s*\[\s*\{[^{}]{0,400}"ph"\s*:')
 _RANK = re.compile(r"rank[-_. ]?(\d{1,7})(?!\d)", re.IGNORECASE)
+
+_SETTINGS = {
+    Area.CONFIGURATION: ("world_size",),
+    Area.SOFTWARE: ("backend", "nccl_version", "cuda_runtime_version", "cuda_driver_version", "device"),
+    Area.PROFILER: ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules"),
+}
+"""Keys of the header by which two runs are told apart; those of the profiler cost time themselves."""
 
 Progress = Callable[[str, int], None]
 """Called with the name of the file and the bytes of it that were read, unpacked."""
@@ -98,6 +106,7 @@ def read_profile(source: Source, place: int, progress: Progress | None = None) -
         lines=lines,
         bad=stream.bad + columns.bad,
         notes=tuple(_notes(source, stream, stream.bad + columns.bad)),
+        settings=tuple(_settings(header)),
     )
 
 
@@ -147,6 +156,17 @@ def _rank(header: dict[str, Any], name: str, place: int) -> tuple[int, bool]:
         return rank, True
     named = _RANK.search(Path(name).name)
     return (int(named[1]), True) if named else (place, False)
+
+
+def _settings(header: dict[str, Any]) -> Iterator[Setting]:
+    """What the header says of software and devices, and of what the profiler was told to record."""
+    info = header.get("distributedInfo")
+    told = {**header, **(info if isinstance(info, dict) else {}), "device": _device(header)}
+    for area, keys in _SETTINGS.items():
+        for key in keys:
+            value = told.get(key)
+            if value not in (None, "") and isinstance(value, str | int | float):
+                yield Setting(area, key, str(value)[:200])
 
 
 def _world(header: dict[str, Any]) -> int | None:
