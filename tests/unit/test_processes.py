@@ -45,6 +45,19 @@ def test_a_process_is_read_with_its_rank_and_its_rings(tmp_path: Path) -> None:
     assert read_process(6, tmp_path) is None
 
 
+def test_a_rank_that_a_launcher_set_after_it_forked_is_in_the_file_beside_the_ring(tmp_path: Path) -> None:
+    process(tmp_path, 5, 1)
+    rings = tmp_path / "5" / "root" / "dev" / "shm" / "megatrace-0" / "a"
+    rings.mkdir(parents=True)
+    found = read_process(5, tmp_path)
+    assert found is not None
+    assert found.rank is None
+    (rings / "groups-n-5.json").write_text('{"rank": 6}')
+    found = read_process(5, tmp_path)
+    assert found is not None
+    assert found.rank == 6
+
+
 def test_a_job_is_a_process_and_all_below_it_or_who_carries_its_number(tmp_path: Path) -> None:
     process(tmp_path, 5, 1)
     process(tmp_path, 6, 5, SLURM_JOB_ID="88")

@@ -137,21 +137,23 @@ def test_who_collects_takes_evidence_of_the_jobs_of_the_node(tmp_path: Path) -> 
     environment = {**os.environ, "RANK": "0", "MEGATRACE_RING_DIR": str(tmp_path / "job")}
     (tmp_path / "job").mkdir()
     job = subprocess.Popen([sys.executable, str(script)], env=environment)
+    proc = tmp_path / "proc"  # of all the processes here, this one is looked at
+    proc.mkdir()
+    (proc / str(job.pid)).symlink_to(f"/proc/{job.pid}")
     said: list[str] = []
     standby = NodeStandby(tmp_path / "kept", 10.0, said.append)
     try:
         deadline = time.monotonic() + 60
         while not said and time.monotonic() < deadline:
-            standby.step(time.monotonic() * 10)  # ten times as fast as it is
+            standby.step(time.monotonic() * 10, proc)  # ten times as fast as it is
             time.sleep(0.5)
     finally:
         job.kill()
         job.wait()
-    mine = [line for line in said if f"of 1 processes goes to {tmp_path / 'kept'}" in line]
-    assert mine
-    folders = list((tmp_path / "kept").glob("evidence-*"))
-    told = [json.loads((folder / "processes.json").read_text()) for folder in folders]
-    assert job.pid in [process["pid"] for one in told for process in one["processes"]]
+    assert f"of 1 processes goes to {tmp_path / 'kept'}" in said[0]
+    (folder,) = (tmp_path / "kept").glob("evidence-*")
+    (told,) = json.loads((folder / "processes.json").read_text())["processes"]
+    assert told["pid"] == job.pid
 
 
 def test_the_time_for_evidence_is_bounded(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,11 +36,13 @@ DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was taken. ``inputs`` are the files and folders that a diagnosis can read."""
+    """What was taken, until ``at`` (ns since the epoch). ``inputs`` are the files and folders that a
+    diagnosis can read."""
 
     processes: tuple[Process, ...]
     inputs: tuple[Path, ...]
     notes: tuple[str, ...]
+    at: int
 
 
 def take(
@@ -65,7 +66,6 @@ def take(
     inputs: list[Path] = []
     seen = [found for pid in pids for found in [processes.read_process(pid)] if found is not None]
     inputs += _rings(seen, folder / "rings", notes)  # first: they hold the moment
-    seen = [_ranked(process, folder / "rings") for process in seen]
     _write_down(seen, folder / "processes.json")  # a first time: what follows may be cut off with the job
     inputs += _flight_recorder(seen, folder / "flight", notes, deadline)
     if stacks:
@@ -75,7 +75,7 @@ def take(
     if _left(deadline, "the kernel log", notes):
         _kernel_log(folder / "kernel.log", notes)
     _write_down(seen, folder / "processes.json")
-    return Taken(tuple(seen), tuple(inputs), tuple(dict.fromkeys(notes)))
+    return Taken(tuple(seen), tuple(inputs), tuple(dict.fromkeys(notes)), time.time_ns())
 
 
 def _rings(seen: Iterable[Process], folder: Path, notes: list[str]) -> list[Path]:
@@ -91,17 +91,6 @@ def _rings(seen: Iterable[Process], folder: Path, notes: list[str]) -> list[Path
                 except OSError as error:
                     notes.append(f"{source} cannot be copied: {error.strerror}")
     return [folder] if copied else []
-
-
-def _ranked(process: Process, folder: Path) -> Process:
-    """With the rank that the process has told in its file of groups: /proc shows the environment that it was
-    started with, and a launcher that forks sets the rank later."""
-    if process.rank is not None:
-        return process
-    for path in folder.glob(f"groups-*-{process.pid}.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return replace(process, rank=int(json.loads(path.read_text("utf-8"))["rank"]))
-    return process
 
 
 def _left(deadline: float, what: str, notes: list[str]) -> bool:
@@ -207,10 +196,13 @@ def read_again(folder: Path) -> Taken:
             )
             for item in told["processes"]
         )
+        at = int(told["taken_at_ns"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CollectError(f"{folder} holds no evidence: {path.name} is missing or damaged") from None
-    inputs = [at for name in ("rings", "flight", "ras.json") for at in [folder / name] if at.exists()]
-    return Taken(seen, tuple(inputs), ())
+    inputs = [
+        there for name in ("rings", "flight", "ras.json") for there in [folder / name] if there.exists()
+    ]
+    return Taken(seen, tuple(inputs), (), at)
 
 
 def _write_down(seen: Iterable[Process], path: Path) -> None:
@@ -228,4 +220,5 @@ def _write_down(seen: Iterable[Process], path: Path) -> None:
         }
         for process in seen
     ]
-    path.write_text(json.dumps({"schema": "megatrace.processes/1", "processes": told}, indent=1), "utf-8")
+    whole = {"schema": "megatrace.processes/1", "taken_at_ns": str(time.time_ns()), "processes": told}
+    path.write_text(json.dumps(whole, indent=1), "utf-8")

@@ -10,10 +10,12 @@ Reads only, apart from py-spy, which stops a process for some milliseconds. ``ro
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,20 +68,32 @@ def read_process(pid: int, root: Path = PROC) -> Process | None:
     if "State" not in status:
         return None
     environment = environment_of(pid, root)
+    rings = rings_of(pid, root)
+    rank = rank_of(environment)
     command = tuple(word for word in _text(folder / "cmdline").split("\0") if word)
     return Process(
         pid=pid,
         parent=_number(status.get("PPid", "")),
         name=status.get("Name", ""),
         state=status["State"][:1],
-        rank=rank_of(environment),
+        rank=_rank_told(rings) if rank is None else rank,
         local_rank=environment.get("LOCAL_RANK", ""),
         command=command,
         threads=_number(status.get("Threads", "")),
         wait_channel=_text(folder / "wchan").strip().strip("0"),
         kernel_stack=_text(folder / "stack"),
-        rings=rings_of(pid, root),
+        rings=rings,
     )
+
+
+def _rank_told(rings: Iterable[str]) -> int | None:
+    """The rank that a process has written down beside its ring: /proc shows the environment that it was
+    started with, and a launcher that forks sets the rank later."""
+    for ring in map(Path, rings):
+        told = ring.with_name(f"groups-{ring.stem.partition('-')[2]}.json")
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return int(json.loads(told.read_text("utf-8"))["rank"])
+    return None
 
 
 def environment_of(pid: int, root: Path = PROC) -> dict[str, str]:

@@ -65,10 +65,10 @@ def attach(
         taken = attaching.take(_processes(job), folder, stacks=not no_stacks, ras=ras)
     for note in taken.notes:
         print(f"megatrace: {note}", file=sys.stderr)
-    now = SystemClock().now()
-    diagnosis = _diagnosed(taken, now)
+    diagnosis = _diagnosed(taken, taken.at)
     if diagnosis is not None:
-        output.show(diagnosis, "text", ReportOptions(generated_at=now, now=now))
+        generated = SystemClock().now()
+        output.show(diagnosis, "text", ReportOptions(generated_at=generated, now=taken.at))
         print()
     told = _standings(taken, diagnosis)
     print(
