@@ -22,6 +22,7 @@ SHARED_MEMORY = "/dev/shm"
 """Where rings are by default. A disk would write them back all the time, and cost a page fault each time."""
 FLAGS = ["-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-pthread"]
 OURS = ["-shared", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"]
+RECORDER = ("nccl_recorder.cc", "ring.cc", "about.cc", "about_device.cc")
 CLOCKS, MORE_NS = 1.5, 20
 """A recorded call may cost one and a half readings of the clock and 20 ns: the reading that it needs, and
 what the caches and the atomic operations take."""
@@ -29,11 +30,12 @@ what the caches and the atomic operations take."""
 
 def built(folder: Path) -> dict[str, float]:
     """ns of CPU by method."""
-    tests, recorder = NATIVE / "tests", [NATIVE / "nccl_recorder.cc", NATIVE / "ring.cc"]
+    tests, recorder = NATIVE / "tests", [NATIVE / name for name in RECORDER]
+    steps = NATIVE / "nccl_steps.cc"
     null, plugin, preload = (folder / name for name in ("libnccl.so.2", "plugin.so", "preload.so"))
     for output, words in (
         (null, ["-shared", "-Wl,-soname,libnccl.so.2", tests / "null_nccl.cc"]),
-        (plugin, [*OURS, NATIVE / "nccl_profiler.cc", *recorder]),
+        (plugin, [*OURS, NATIVE / "nccl_profiler.cc", steps, *recorder]),
         (preload, [*OURS, NATIVE / "nccl_preload.cc", *recorder]),
         (folder / "bench", [tests / "recorder_bench.cc", null]),
     ):

@@ -1,9 +1,9 @@
 // One rank of a training with TP 2 x PP 2 x DP 2 over the stub of NCCL: 8 processes, four micro-batches an iteration.
 //
-//   nccl_job iterations=N [stall=RANK:ITERATION] [kill=RANK:ITERATION] [slow=RANK:FIRST:LAST] [split=1] [fork=1]
+//   nccl_job iterations=N [stall=RANK:ITERATION] [kill=RANK:ITERATION] [slow=RANK:FIRST:LAST] [split=1] [fork=1] [grouped=1]
 // The rank is in RANK. `stall`: that rank makes no further call and waits for ever; `kill`: it is gone.
 // `split`: the tensor groups are split from the world, in an NCCL group, and not made by an id.
-// `fork`: a child makes a communicator of its own and ends.
+// `grouped`: both collectives of a layer are made in one NCCL group. `fork`: a child makes a communicator of its own and ends.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -33,11 +33,14 @@ struct Rank {
   ncclComm_t world, tensor = nullptr, pipeline, data;
   Stream stream = reinterpret_cast<Stream>(0x1000);
   useconds_t work_us = 2000;
+  bool grouped = false;
 
   void layer() {
     usleep(work_us);
+    if (grouped) ncclGroupStart();
     ncclAllReduce(nullptr, nullptr, kActivations, kFloat, kSum, tensor, stream);
     ncclAllReduce(nullptr, nullptr, kActivations, kFloat, kSum, tensor, stream);
+    if (grouped) ncclGroupEnd();
   }
   void send(int to) { ncclSend(nullptr, kActivations, kFloat, to, pipeline, stream); }
   void receive(int from) { ncclRecv(nullptr, kActivations, kFloat, from, pipeline, stream); }
@@ -79,6 +82,7 @@ extern "C" __attribute__((visibility("default"))) int job(int count, char** word
   int iterations = 1, slow_first = 0, slow_last = -1, slow_rank = -1;
   for (int i = 1; i < count; ++i) {
     if (strncmp(words[i], "iterations=", 11) == 0) iterations = atoi(words[i] + 11);
+    me.grouped = me.grouped || strcmp(words[i], "grouped=1") == 0;
     sscanf(words[i], "slow=%d:%d:%d", &slow_rank, &slow_first, &slow_last);
   }
   ncclBroadcast(nullptr, nullptr, 1, kFloat, 0, me.world, me.stream);

@@ -19,33 +19,11 @@
 #include <unistd.h>
 #include <vector>
 
-#include "../nccl_profiler_abi.h"
+#include "stub_events.h"
 
-using namespace megatrace::profiler;
+using namespace stub;
 
 namespace {
-
-constexpr int kComms = 64, kRanks = 16;
-constexpr const char* kNames[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Send", "Recv"};
-constexpr uint8_t kOldNames[] = {4, 2, 3, 0, 6, 7};
-enum What { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kSends, kReceives };
-
-struct Meeting {  // of one communicator
-  std::atomic<uint64_t> hash;
-  std::atomic<uint64_t> begun[kRanks];            // collectives whose kernel began, by member
-  std::atomic<uint64_t> sends[kRanks * kRanks];   // from, to
-  std::atomic<uint64_t> receives[kRanks * kRanks];
-};
-
-struct Operation {
-  ncclComm* comm;
-  What what;
-  size_t count;
-  int type, peer, root;
-  Stream stream;
-  void *api, *event;
-  uint64_t number;
-};
 
 Meeting* g_meetings;
 std::once_flag g_once;
@@ -57,154 +35,52 @@ bool g_busy = false;
 thread_local int t_depth = 0;
 thread_local std::vector<Operation> t_group;
 
-int g_mask = 0;  // as NCCL's: one for all communicators, the plug-in keeps its address
-int g_version = 0;
-void* g_plugin = nullptr;
-
-}  // namespace
-
-struct ncclComm {
-  uint64_t hash;
-  int ranks, rank;
-  Meeting* meeting;
-  void* context;
-  uint64_t collectives, sends[kRanks], receives[kRanks], splits;
+// A message over the network: four requests of the proxy that are on the way together.
+//   STUB_NET=BYTES_PER_S           how fast they come through; without it, and without a plug-in that asks, none are made
+//   STUB_NET_SLOW=RANK:BYTES_PER_S the messages of that rank
+//   STUB_NET_STALL=RANK:MESSAGES   after so many messages nothing comes through
+//   STUB_NET_UNPAIRED=1            the end of the last request of a message is never told
+constexpr int kRequests = 4;
+struct Transfer {
+  void* operation = nullptr;
+  void* steps[kRequests] = {};
 };
 
-namespace {
-
-template <class Init, class D>
-const Plugin<Init, D>* plugin() {
-  return static_cast<const Plugin<Init, D>*>(g_plugin);
+bool of_rank(const char* variable, double* value) {
+  const char* word = getenv(variable);
+  int rank = -1;
+  return word != nullptr && sscanf(word, "%d:%lf", &rank, value) == 2 && rank == atoi(getenv("RANK"));
 }
 
-bool wants(int type) { return g_plugin != nullptr && (__atomic_load_n(&g_mask, __ATOMIC_RELAXED) & type) != 0; }
-
-template <class Init, class D>
-void* start_as(ncclComm* comm, D& descr) {
-  void* handle = nullptr;
-  descr.rank = comm->rank;
-  plugin<Init, D>()->start(comm->context, &handle, &descr);
-  return handle;
-}
-
-void stop(void* handle) {
-  if (handle != nullptr) plugin<InitV5, DescrV5>()->stop(handle);
-}
-
-const char* type_name(int type) { return type == 7 ? "ncclFloat32" : "ncclInt8"; }
-
-template <class D, class Init, class Coll, class P2p>
-void* given_as(const Operation& op, Coll coll, P2p p2p) {
-  D descr;
-  memset(static_cast<void*>(&descr), 0, sizeof descr);
-  descr.parent = op.api;
-  const bool message = op.what >= kSends;
-  descr.type = message ? static_cast<uint8_t>(kP2p) : static_cast<uint8_t>(kColl);
-  if (message) p2p(descr.p2p); else coll(descr.coll);
-  return start_as<Init>(op.comm, descr);
-}
-
-// Coll or P2p: the operation is given to the device.
-void* given(const Operation& op) {
-  if (!wants(op.what >= kSends ? kP2p : kColl)) return nullptr;
-  auto coll = [&](auto& to) {
-    to.seq = op.number;
-    to.count = op.count;
-    to.root = op.root;
-  };
-  auto coll_named = [&](auto& to) {
-    coll(to);
-    to.func = kNames[op.what];
-    to.datatype = type_name(op.type);
-  };
-  auto p2p = [&](auto& to) {
-    to.count = op.count;
-    to.peer = op.peer;
-  };
-  auto p2p_named = [&](auto& to) {
-    p2p(to);
-    to.func = kNames[op.what];
-    to.datatype = type_name(op.type);
-  };
-  auto old_coll = [&](auto& to) {
-    coll_named(to);
-    to.comm_hash = op.comm->hash;
-    to.channels = 1;
-  };
-  auto old_p2p = [&](auto& to) {
-    p2p_named(to);
-    to.comm_hash = op.comm->hash;
-  };
-  auto new_coll = [&](auto& to) {
-    coll_named(to);
-    to.channels = 2;
-  };
-  auto new_p2p = [&](auto& to) {
-    p2p_named(to);
-    to.channels = 2;
-  };
-  switch (g_version) {
-    case 1:
-      return given_as<DescrV1, InitV1>(
-          op,
-          [&](CollV1& to) {
-            coll(to);
-            to.comm_hash = op.comm->hash;
-            to.func = kOldNames[op.what];
-            to.datatype = static_cast<uint8_t>(op.type);
-          },
-          [&](P2pV1& to) {
-            p2p(to);
-            to.comm_hash = op.comm->hash;
-            to.func = kOldNames[op.what];
-            to.datatype = static_cast<uint8_t>(op.type);
-          });
-    case 2: return given_as<DescrV2, InitV1>(op, old_coll, old_p2p);
-    case 3: return given_as<DescrV3, InitV1>(op, old_coll, old_p2p);
-    case 4: return given_as<DescrV4, InitV4>(op, new_coll, new_p2p);
-    default: return given_as<DescrV5, InitV5>(op, new_coll, new_p2p);
+Transfer post(const Operation& op) {
+  Transfer made;
+  if (op.what != kSends || getenv("STUB_NET") == nullptr) return made;
+  const size_t part = op.count * 4 / kRequests;
+  made.operation = told(op.comm, kProxyOp, op.event, [&](auto& descr) {
+    descr.proxy_op = {getpid(), 0, op.peer, kRequests, static_cast<int>(part), 1};
+  });
+  for (int i = 0; i < kRequests && made.operation != nullptr; ++i) {
+    made.steps[i] = told(op.comm, kProxyStep, made.operation, [&](auto& descr) { descr.step = i; });
+    if (made.steps[i] == nullptr) continue;
+    size_t sizes[2] = {part, 0};
+    for (int state : {8, 9})
+      plugin<InitV5, DescrV5>()->record(made.steps[i], state, g_version >= 4 ? sizes : nullptr);
   }
+  return made;
 }
 
-// CollApi or P2pApi: the program makes the call.
-void* api(const Operation& op) {
-  const bool message = op.what >= kSends;
-  if (g_version < 5 || !wants(message ? kP2pApi : kCollApi)) return nullptr;
-  DescrV5 descr;
-  memset(static_cast<void*>(&descr), 0, sizeof descr);
-  descr.type = message ? kP2pApi : kCollApi;
-  if (message)
-    descr.p2p_api = {kNames[op.what], op.count, type_name(op.type), op.stream, false};
-  else
-    descr.coll_api = {kNames[op.what], op.count, type_name(op.type), op.root, op.stream, false};
-  return start_as<InitV5>(op.comm, descr);
-}
-
-void* kernel(const Operation& op, uint8_t channel) {
-  if (g_version < 3 || op.event == nullptr || !wants(kKernelCh)) return nullptr;
-  if (g_version == 3) {
-    DescrV3 descr;
-    memset(static_cast<void*>(&descr), 0, sizeof descr);
-    descr.type = kKernelCh;
-    descr.parent = op.event;
-    descr.kernel.channel = channel;
-    return start_as<InitV1>(op.comm, descr);
+void carry(const Operation& op, const Transfer& transfer) {
+  const char* usual = getenv("STUB_NET");
+  if (op.what != kSends || usual == nullptr) return;
+  static uint64_t messages = 0;
+  double rate = atof(usual), most = 0;
+  of_rank("STUB_NET_SLOW", &rate);
+  if (of_rank("STUB_NET_STALL", &most) && ++messages > static_cast<uint64_t>(most)) pause();
+  for (int i = 0; i < kRequests; ++i) {
+    usleep(static_cast<useconds_t>(static_cast<double>(op.count) * 4e6 / kRequests / rate));
+    if (i + 1 < kRequests || getenv("STUB_NET_UNPAIRED") == nullptr) stop(transfer.steps[i]);
   }
-  if (g_version == 4) {
-    DescrV4 descr;
-    memset(static_cast<void*>(&descr), 0, sizeof descr);
-    descr.type = kKernelCh;
-    descr.parent = op.event;
-    descr.kernel.channel = channel;
-    return start_as<InitV4>(op.comm, descr);
-  }
-  DescrV5 descr;
-  memset(static_cast<void*>(&descr), 0, sizeof descr);
-  descr.type = kKernelCh;
-  descr.parent = op.event;
-  descr.kernel.channel = channel;
-  return start_as<InitV5>(op.comm, descr);
+  stop(transfer.operation);
 }
 
 std::atomic<uint64_t>& place(const Operation& op, bool theirs) {
@@ -233,10 +109,18 @@ void device() {
       g_busy = true;
     }
     std::vector<void*> kernels;
+    std::vector<Transfer> transfers;
     for (const Operation& op : batch) {
       for (uint8_t channel = 0; channel < (g_version >= 4 ? 2 : 1); ++channel) kernels.push_back(kernel(op, channel));
-      if (op.what >= kSends) place(op, false).store(op.number + 1);
-      else op.comm->meeting->begun[op.comm->rank].store(op.number + 1);
+      transfers.push_back(post(op));
+      if (op.what == kReceives) place(op, false).store(op.number + 1);
+      else if (op.what < kSends) op.comm->meeting->begun[op.comm->rank].store(op.number + 1);
+    }
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (batch[i].what != kSends) continue;
+      while (!done(batch[i])) usleep(100);
+      carry(batch[i], transfers[i]);
+      place(batch[i], false).store(batch[i].number + 1);
     }
     for (const Operation& op : batch)
       while (!done(op)) usleep(100);
@@ -295,12 +179,23 @@ int make(ncclComm** out, int ranks, int rank, uint64_t hash) {
   return 0;
 }
 
+// A call alone is a group as well. Versions 5 and 6 tell of it when it begins, earlier ones when it is given to the device.
+void begin_group(ncclComm* comm) {
+  if (g_version >= 5 && t_group_event == nullptr && comm != nullptr)
+    t_group_event = told(comm, kGroupApi, nullptr, [](auto&) {});
+}
+
 int end_group() {
   if (--t_depth > 0) return 0;
+  if (t_group_event != nullptr) plugin<InitV5, DescrV5>()->record(t_group_event, 24, nullptr);
+  if (g_version <= 4 && !t_group.empty()) t_group_event = told(t_group[0].comm, kGroup, nullptr, [](auto&) {});
   for (Operation& op : t_group) {
+    if (g_version <= 4) op.api = t_group_event;  // the parent
     op.event = given(op);
     stop(op.event);  // of Coll: not the end of the operation
   }
+  stop(t_group_event);
+  t_group_event = nullptr;
   std::lock_guard<std::mutex> held(g_lock);
   if (!t_group.empty()) g_queue.push_back(t_group);
   t_group.clear();
@@ -311,6 +206,7 @@ int end_group() {
 int call(ncclComm* comm, What what, size_t count, int type, int peer, int root, Stream stream) {
   if (comm == nullptr || peer >= comm->ranks) return 4;  // ncclInvalidArgument
   ++t_depth;
+  begin_group(comm);
   Operation op{comm, what, count, type, peer, root, stream, nullptr, nullptr, 0};
   uint64_t& number = what == kSends ? comm->sends[peer] : what == kReceives ? comm->receives[peer] : comm->collectives;
   op.number = number++;
@@ -335,6 +231,11 @@ STUB(int, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t* made, 
   // Colours are runs of equal length, which is all that the tests need.
   const int size = key;
   return make(made, size, comm->rank % size, comm->hash * 31 + ++comm->splits * 1009 + static_cast<uint64_t>(color));
+}
+STUB(int, ncclGetVersion, int* version) {
+  const char* word = getenv("STUB_VERSION");
+  *version = word != nullptr ? atoi(word) : 22907;
+  return 0;
 }
 STUB(int, ncclCommCount, ncclComm_t comm, int* count) {
   *count = comm->ranks;

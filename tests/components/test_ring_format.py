@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import shutil
-import socket
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from megatrace.collect import torch_ring
-from megatrace.model.ringformat import HEAD, KEPT_AT, MAGIC, RECORD, Ring, parse_ring
+from megatrace.model.ringformat import ANCHOR_AT, HEAD, KEPT_AT, MAGIC, RECORD
+from tests.components.native_builds import (
+    SANITIZERS,
+    compiled,
+    sanitizing,
+)
+from tests.components.ring_programs import SOURCES, ran, rings
 
-NATIVE = Path(__file__).resolve().parents[2] / "native"
-SOURCES = [str(NATIVE / "tests" / "ring_check.cc"), str(NATIVE / "ring.cc")]
-FLAGS = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
-LIMIT_S = 120
-
-
-def build(compiler: str, output: Path, *more: str) -> Path:
-    command = [compiler, *FLAGS, *more, *SOURCES, "-o", str(output)]
-    subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
-    return output
-
-
-@pytest.fixture(scope="module")
-def check(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler here")
-    return build("g++", tmp_path_factory.mktemp("ring") / "check")
-
-
-def ran(
-    program: Path, folder: Path, *words: str, before: tuple[str, ...] = (), **more: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "MEGATRACE_RING_DIR": str(folder), "RANK": "3", **more}
-    command = [*before, str(program), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-
-
-def rings(folder: Path) -> list[Ring]:
-    return [parse_ring(path.read_bytes(), path.name) for path in sorted(folder.glob("*.ring"))]
+SECOND = 1_000_000_000
 
 
 def assert_same_layout(told: str) -> None:
@@ -53,6 +27,8 @@ def assert_same_layout(told: str) -> None:
     assert layout.pop("header") == KEPT_AT == torch_ring.HEADER_BYTES
     assert layout.pop("json") == HEAD.size == torch_ring.HEAD.size
     assert layout.pop("control") == 4080
+    assert layout.pop("offset") == ANCHOR_AT
+    assert layout.pop("anchored") == ANCHOR_AT + 8
     layout["time"] = layout.pop("time_ns")
     assert RECORD.fields is not None
     assert layout == {name: entry[1] for name, entry in RECORD.fields.items()}
@@ -67,7 +43,7 @@ def test_they_agree_on_another_machine(tmp_path: Path) -> None:
     runner = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if compiler is None or runner is None:
         pytest.skip("no cross-compiler for aarch64, or no qemu-user, here")
-    program = build(compiler, tmp_path / "check", "-static")
+    program = compiled(tmp_path / "check", *SOURCES, more=["-static", "-w"], compiler=compiler)
     assert_same_layout(ran(program, tmp_path, "layout", before=(runner,)).stdout)
 
 
@@ -105,64 +81,10 @@ def test_a_program_that_becomes_another_begins_anew(check: Path, tmp_path: Path)
     assert ring.records["number"].tolist() == [2]
 
 
-def test_a_file_of_the_same_name_is_replaced_and_not_cut(check: Path, tmp_path: Path) -> None:
-    """A process of the same number on the same host (in another container) may have mapped it: to cut it
-    would be a SIGBUS there."""
-    waits = 'i=0; until [ -e "$1" ] || [ $i -gt 2000 ]; do i=$((i + 1)); sleep 0.01; done; exec "$0" full'
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", waits, str(check), str(tmp_path / "go")],
-        env={"PATH": os.environ["PATH"], "MEGATRACE_RING_DIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    theirs = tmp_path / f"check-{socket.gethostname()}-{process.pid}.ring"
-    theirs.write_bytes(b"x" * 100_000)
-    with theirs.open("rb") as mapped:
-        (tmp_path / "go").touch()
-        assert process.communicate(timeout=LIMIT_S)[0] == "open\n"
-        assert len(mapped.read()) == 100_000
-    assert rings(tmp_path)[0].records["number"].tolist() == [1]
-
-
-@pytest.mark.parametrize("folder", ["/proc/nowhere", "/dev/null"])
-def test_where_a_ring_cannot_be_made_one_line_says_so(check: Path, folder: str) -> None:
-    done = ran(check, Path(folder), "full")
-    assert (done.returncode, done.stdout) == (0, "off\n")
-    assert done.stderr.startswith("megatrace: records are not recorded: cannot open ")
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_full_disk_refuses_before_anything_is_mapped(check: Path, tmp_path: Path) -> None:
-    """The space is reserved first; a limit on the size of files stands for the disk that is full."""
-    environment = {"PATH": os.environ["PATH"], "MEGATRACE_RING_DIR": str(tmp_path), "RECORDS": "1000000"}
-    done = subprocess.run(
-        ["/bin/sh", "-c", 'trap "" XFSZ; exec "$0" full', str(check)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)),
-    )
-    assert (done.returncode, done.stdout) == (0, "off\n")
-    assert "megatrace: records are not recorded: no room for " in done.stderr
-    assert not list(tmp_path.glob("*.ring"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_the_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler here")
-    try:
-        program = build(
-            "g++", tmp_path / "check", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-g"
-        )
-    except subprocess.CalledProcessError as error:
-        if b"cannot find" not in error.stderr:
-            raise
-        pytest.skip(f"this compiler has no {sanitizer} sanitizer: {error.stderr!r:.100}")
-    for words in (("wrap", "8", "20000"), ("exec",)):
+    program = compiled(tmp_path / "check", *SOURCES, more=sanitizing(sanitizer, tmp_path))
+    for words in (("wrap", "8", "20000"), ("fork",), ("exec",), ("step",), ("full",)):
         done = ran(program, tmp_path, *words)
-        if "unexpected memory mapping" in done.stderr:
-            pytest.skip("the thread sanitizer does not run on this kernel")
         assert (done.returncode, done.stderr) == (0, "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,7 @@ from megatrace.model.finding import Diagnosis, Kind, Verdict
 from megatrace.model.series import SeriesKind
 from megatrace.model.trace import Trace
 from megatrace.readers.opening import open_trace
-
-NATIVE = Path(__file__).resolve().parents[2] / "native"
-FLAGS = ["-std=c++17", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-LIMIT_S = 120
+from tests.components.native_builds import LIMIT_S, NATIVE, TESTS, VERBS, compiled, library, needs_compiler
 
 
 @dataclass(frozen=True)
@@ -35,32 +32,25 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler here")
-    folder = tmp_path_factory.mktemp("verbs")
-    tests, library = NATIVE / "tests", folder / "libmegatrace_ibverbs.so"
-    script = [f"-Wl,--version-script={tests / 'mock_ibverbs.map'}", "-Wl,-soname,libibverbs.so.1"]
-    parts = ("verbs_shim.cc", "work_requests.cc", "work_requests_ring.cc", "ring.cc")
-    ours = [NATIVE / name for name in parts]
-    mock = ["-shared", "-fvisibility=hidden", tests / "mock_ibverbs.cc", *script]
-    shim = [
-        "-shared",
-        "-fvisibility=hidden",
-        "-fno-exceptions",
-        "-fno-rtti",
-        "-Wconversion",
-        "-Wshadow",
-        *ours,
-    ]
-    shim += [f"-Wl,--version-script={NATIVE / 'verbs_shim.map'}"]
-    client = [tests / "verbs_client.cc"]
-    for inputs, name in ((mock, "libibverbs.so.1"), (client, "client"), (shim, library.name)):
-        words = [*map(str, inputs), "-pthread", "-ldl", "-o", str(folder / name)]
-        subprocess.run(["g++", *FLAGS, *words], check=True, timeout=LIMIT_S)
+    needs_compiler()
+    return build(tmp_path_factory.mktemp("verbs"))
+
+
+def build(folder: Path, more: Sequence[str] = ()) -> Built:
+    """Everything, with ``more`` flags for all of it."""
+    script = [f"-Wl,--version-script={TESTS / 'mock_ibverbs.map'}", "-Wl,-soname,libibverbs.so.1"]
+    mock: list[str | Path] = ["-shared", "-fvisibility=hidden", TESTS / "mock_ibverbs.cc", *script]
+    compiled(folder / "libibverbs.so.1", *mock, more=more)
+    compiled(folder / "client", TESTS / "verbs_client.cc", more=more)
+    ours = library(
+        folder / "libmegatrace_ibverbs.so",
+        VERBS,
+        [*more, f"-Wl,--version-script={NATIVE / 'verbs_shim.map'}"],
+    )
     alone = folder / "alone"
     alone.mkdir()
-    (alone / "libibverbs.so").symlink_to(library)
-    return Built(folder, library, alone)
+    (alone / "libibverbs.so").symlink_to(ours)
+    return Built(folder, ours, alone)
 
 
 def ran(built: Built, rings: Path, route: str, *arguments: str) -> dict[str, Any]:

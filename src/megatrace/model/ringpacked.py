@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from megatrace.model.ringformat import RECORD, Ring
 
-TORCH, VERBS, NCCL, PRELOAD = 1, 2, 3, 4
-SOURCES = {TORCH: "torch", VERBS: "verbs", NCCL: "nccl", PRELOAD: "preload"}
+TORCH, VERBS, NCCL, PRELOAD, PROXY = 1, 2, 3, 4, 5
+SOURCES = {TORCH: "torch", VERBS: "verbs", NCCL: "nccl", PRELOAD: "preload", PROXY: "proxy"}
 """Who wrote a record → the word in the header of its ring."""
 VERSION = 2
 """Of the columns; raised when what stands in them changes."""
@@ -82,6 +82,9 @@ def head_of(ring: Ring, records: NDArray[np.void]) -> dict[str, Any]:
         "started": ring.started,
         "offset": ring.offset,
         "ends": ends_inside(records),
+        "about": {key: value for key, value in ring.about.items() if key != "argv"},
+        "anchored": ring.anchored,
+        "stepped": ring.stepped,
         "kept": base64.b64encode(zlib.compress(ring.kept.tobytes())).decode(),
     }
 
@@ -103,6 +106,9 @@ def ring_of(columns: Mapping[str, NDArray[Any]], told: Mapping[str, Any], name: 
         int(records["seq"][0]) - 1 if len(records) else 0,
         records,
         np.frombuffer(zlib.decompress(base64.b64decode(told["kept"])), RECORD),
+        dict(told.get("about", {})),
+        int(told.get("anchored", 0)),
+        int(told.get("stepped", 0)),
     )
 
 

@@ -23,7 +23,7 @@ from megatrace.model.events import NO_COMM, NO_COUNT, NO_PEER, NO_SEQ, UNSEEN, E
 from megatrace.model.ringformat import MAX_BYTES, Ring, merged
 from megatrace.model.trace import Communicator, Coverage, Gap, InputInfo, Observable, RankPlace, Trace
 from megatrace.readers import registry
-from megatrace.readers.ring_segment import is_ring, read_ring
+from megatrace.readers.ring_segment import is_ring, notes_of, read_ring
 from megatrace.readers.source import ReadOptions, Source
 from megatrace.units import say_ranks
 
@@ -78,6 +78,7 @@ class NcclRingReader:
         rings = seen[writer]
         if not rings:
             raise TraceError(" ".join(self._notes) or "the rings of NCCL hold no call")
+        self._notes += notes_of(list(rings.values()))
         self._note_other(PLUGIN if writer == PRELOAD else PRELOAD, writer, seen)
         groups = communicators_of(rings)
         kernels = all(watched(ring) for ring in rings.values())
@@ -88,7 +89,7 @@ class NcclRingReader:
             )
         parts = [calls_of(ring, rank, groups, kernels) for rank, ring in rings.items()]
         gaps = tuple(
-            Gap(rank, ring.started, int(part.enqueue[0]), ring.lost)
+            Gap(rank, ring.begin, int(part.enqueue[0]), ring.lost)
             for (rank, ring), part in zip(rings.items(), parts, strict=True)
             if ring.lost and len(part)
         )
@@ -108,7 +109,10 @@ class NcclRingReader:
                 notes=tuple(self._notes),
             ),
             tuple(InputInfo(ring.name, "nccl", sight, 1) for ring in rings.values()),
-            places=tuple(RankPlace(rank, ring.host, ring.local_rank) for rank, ring in rings.items()),
+            places=tuple(
+                RankPlace(rank, ring.host, ring.local_rank, ring.word("device"))
+                for rank, ring in rings.items()
+            ),
         )
 
     def _by_rank(self, rings: Sequence[Ring]) -> dict[int, Ring]:
