@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from megatrace.analysis.evidence_alerts import judge_alerts
-from megatrace.analysis.evidence_claim import Claim, Order, plural
+from megatrace.analysis.evidence_claim import ALL_LOGS, Claim, Order, plural
+from megatrace.analysis.evidence_ends import judge_ends
 from megatrace.analysis.evidence_failures import judge_failures
 from megatrace.analysis.evidence_gpu import judge_gpus
 from megatrace.analysis.evidence_host import judge_host
 from megatrace.analysis.evidence_nccl import judge_nccl
+from megatrace.analysis.evidence_parts import judge_parts
+from megatrace.analysis.evidence_store import judge_store
+from megatrace.analysis.evidence_switches import judge_driver
 from megatrace.analysis.evidence_tools import judge_tools
 from megatrace.analysis.evidence_torch import judge_torch
 from megatrace.analysis.evidence_training import judge_training
@@ -37,16 +41,15 @@ MAX_STEPS = 6
 """Commands that are proposed: more nobody runs at night."""
 
 _ANYTHING = (
-    NextStep(
-        "megatrace diagnose LOGS_OF_ALL_RANKS/ KERNEL_LOGS/", "the first error over all ranks and nodes"
-    ),
+    ALL_LOGS,
     NextStep("dmesg -T | grep -e NVRM -e mlx5 -e 'Killed process'", "on every node: what its kernel reports"),
     NextStep("py-spy dump --pid PID", "on the nodes, if the job still runs: where it stands"),
 )
 """What to collect where errors were read and none of them tells a cause."""
 
 _JUDGES = (
-    judge_gpus, judge_host, judge_failures, judge_torch, judge_nccl, judge_training, judge_tools, judge_alerts,
+    judge_gpus, judge_driver, judge_host, judge_failures, judge_ends, judge_torch, judge_store, judge_nccl,
+    judge_training, judge_parts, judge_tools, judge_alerts,
     judge_watched_ports,
 )  # fmt: skip
 

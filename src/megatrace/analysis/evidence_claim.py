@@ -27,6 +27,11 @@ from megatrace.model.finding import (
 from megatrace.model.series import LogFact
 from megatrace.units import NS_PER_S, format_duration
 
+ALL_LOGS = NextStep(
+    "megatrace diagnose LOGS_OF_ALL_RANKS/ KERNEL_LOGS/", "the first error over all ranks and nodes"
+)
+"""What to collect where only victims speak."""
+
 
 class Order(IntEnum):
     """How near to the root: what is below can be caused by what is above."""

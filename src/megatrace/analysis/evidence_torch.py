@@ -15,7 +15,7 @@ from megatrace.analysis.evidence_claim import Claim, Order, claim, listed, plura
 from megatrace.analysis.evidence_prints import judge_fingerprints
 from megatrace.model.finding import Culprits, Kind, NextStep, Severity, Where
 from megatrace.model.series import FactKind, LogFact
-from megatrace.units import NS_PER_MS, format_count, format_duration, say_ranks
+from megatrace.units import NS_PER_MS, format_duration, say_ranks
 
 AT_ONCE = 1_000 * NS_PER_MS
 """Groups that blocked within a second of each other wait for one another, or for the same."""
@@ -23,7 +23,7 @@ _DUMP = NextStep(
     "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 …; megatrace diagnose DUMPS/",
     "a flight-recorder dump of every rank says who never made the call",
 )
-_STACKS = NextStep("py-spy dump --pid PID", "on the ranks that are silent: where their host stands")
+STACKS = NextStep("py-spy dump --pid PID", "on the ranks that are silent: where their host stands")
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ def judge_torch(facts: Sequence[LogFact]) -> list[Claim]:
     stuck = _stuck(facts)
     if stuck and not named:
         claims.append(_timeouts(stuck, facts))
-    return claims + _monitors(facts, bool(stuck)) + _stores(facts)
+    return claims
 
 
 def rank_of(fact: LogFact) -> int | None:
@@ -179,7 +179,7 @@ def _several(stuck: list[_Stuck]) -> Claim:
         "(NCCL calls of one communicator must not run concurrently); take flight-recorder dumps of all ranks.",
         began=stuck[0].began,
         where=Where(op=stuck[0].op or None, communicator=stuck[0].group or None, seq=stuck[0].seq),
-        steps=(_DUMP, _STACKS),
+        steps=(_DUMP, STACKS),
     )  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def _one_group(stuck: list[_Stuck], facts: Sequence[LogFact]) -> Claim:
     ]
     evidence += _local_words(stuck) + _hints(last)
     suspects, lacking = behind or silent, () if behind else _unread(silent, facts)
-    steps: tuple[NextStep, ...] = (_STACKS, _DUMP)
+    steps: tuple[NextStep, ...] = (STACKS, _DUMP)
     if behind:
         summary = f"{say_ranks(behind)} never enqueued {last.name()}, which {say_ranks(ranks - set(behind))} {'waits' if len(ranks) - len(behind) == 1 else 'wait'} in"
     elif lacking:
@@ -368,95 +368,8 @@ def _named_by_torch(facts: Sequence[LogFact]) -> list[Claim]:
                 no=["the ranks that print are victims"],
                 remedy=f"Read the log of {say_ranks(ranks)} for its first error; take its stack (py-spy dump).",
                 or_kinds=(Kind.HANG_HOST, Kind.DEAD_RANK),
-                steps=(_STACKS,),
+                steps=(STACKS,),
                 where=Where(seq=seq),
             )
         )
     return claims[:1]
-
-
-def _monitors(facts: Sequence[LogFact], stuck: bool) -> list[Claim]:
-    """The heartbeat monitor: a watchdog thread that does not move, or a signal from another rank."""
-    claims = []
-    found = [f for f in facts if f.kind is FactKind.WATCHDOG and f.name in ("heartbeat", "stuck", "gil")]
-    if found:
-        ranks = {rank for f in found if (rank := rank_of(f)) is not None}
-        gil = any(f.name == "gil" for f in found)
-        text = (
-            "the host holds Python's GIL"
-            if gil
-            else "its watchdog thread made no progress: a CUDA or NCCL call does not return, or the GIL is held"
-        )
-        claims.append(
-            claim(
-                Order.AFTERMATH if stuck else Order.WAITING,
-                Kind.HANG_HOST,
-                Severity.P1,
-                f"{say_ranks(ranks) if ranks else 'a rank'}: {text}",
-                found,
-                evidence=list(dict.fromkeys(f.text[:200] for f in found))[:3],
-                or_kinds=(Kind.HANG_DEVICE,),
-                culprits=Culprits(ranks=tuple(sorted(ranks))) if len(ranks) == 1 else None,
-                ambiguous=len(ranks) != 1,
-                confidence=0.5,
-                remedy="Take stacks (py-spy dump --native) and the kernel log of that node; look for Xid lines.",
-                steps=(
-                    _STACKS,
-                    NextStep("dmesg -T | grep -e NVRM -e mlx5", "whether a driver reports an error"),
-                ),
-            )
-        )
-    signalled = [
-        f for f in facts if f.name in ("observed", "first_signal") and f.get("from_rank") is not None
-    ]
-    if signalled:
-        first = int(signalled[0].number("from_rank") or 0)
-        claims.append(
-            claim(
-                Order.NOTE,
-                Kind.HANG_GROUP,
-                Severity.P3,
-                f"rank {first} was the first whose watchdog fired; it waits like the others",
-                signalled,
-                evidence=[signalled[0].text[:200]],
-            )
-        )
-    return claims
-
-
-def _stores(facts: Sequence[LogFact]) -> list[Claim]:
-    """Rendezvous and the key-value store: somebody did not come, or the server is gone."""
-    found = [f for f in facts if f.kind is FactKind.STORE]
-    by: dict[str, list[LogFact]] = defaultdict(list)
-    for fact in found:
-        by[fact.name].append(fact)
-    claims = []
-    if "waiting" in by:
-        first = by["waiting"][0]
-        joined, expected = int(first.number("joined") or 0), int(first.number("expected") or 0)
-        claims.append(claim(Order.WAITING, Kind.DEAD_RANK, Severity.P1, f"only {joined} of {format_count(expected)} processes came to the rendezvous within {int(first.number('seconds') or 0)} s", by["waiting"],
-                            evidence=[first.text[:200], "which of them is missing is not in this message"], remedy="Look at the logs of the nodes that printed nothing; check MASTER_ADDR, MASTER_PORT, the node count and the firewall.", ambiguous=True, confidence=0.6, or_kinds=(Kind.CONFIGURATION,)))  # fmt: skip
-    if "address_in_use" in by:
-        claims.append(claim(Order.SOFTWARE, Kind.CONFIGURATION, Severity.P1, "the rendezvous port is in use: another job, or a left-over process, has it", by["address_in_use"], evidence=[by["address_in_use"][0].text[:200]], remedy="Choose another --master-port (or --rdzv-endpoint with port 0), or end the left-over process."))  # fmt: skip
-    lost = [
-        f for name in ("store_timeout", "store_lost", "store_connect", "rendezvous") for f in by.get(name, [])
-    ]
-    if lost:
-        claims.append(
-            claim(
-                Order.AFTERMATH,
-                Kind.DEAD_RANK,
-                Severity.P3,
-                f"the store of torch.distributed could not be reached or did not answer ({plural(len(lost), 'line')}): its server is the process of rank 0 (or the agent of node 0)",
-                lost,
-                evidence=list(dict.fromkeys(f.text[:200] for f in lost))[:3],
-                weak=True,
-                remedy="Look at the first error of rank 0 and of its node: whoever prints this is a victim.",
-                either=(
-                    "rank 0 or its node died first",
-                    "the network between this node and MASTER_ADDR is blocked or wrong",
-                ),
-                steps=(NextStep("megatrace diagnose LOGS_OF_ALL_RANKS/", "the first error over all ranks"),),
-            )
-        )
-    return claims
