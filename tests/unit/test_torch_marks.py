@@ -149,7 +149,7 @@ def placed(trace: Trace, finding: Finding = HANG) -> Finding:
 def test_a_hang_gets_the_step_and_the_micro_batch_of_its_culprit() -> None:
     trace = marked(
         (4, 90, STEP, 11, 11),
-        (5, 50, STEP, 6, 6), (5, 60, FORWARD, 0, 7), (5, 70, FORWARD, 1, 7), (5, 150, FORWARD, 2, 7),
+        (5, 50, STEP, 6, 6), (5, 60, FORWARD, 0, 7), (5, 150, FORWARD, 1, 7),
     )  # fmt: skip
     finding = placed(trace)
     assert (finding.where.training_step, finding.where.micro_batch) == (7, 1)
@@ -160,6 +160,15 @@ def test_a_hang_gets_the_step_and_the_micro_batch_of_its_culprit() -> None:
     )
 
 
+def test_slowness_is_placed_at_its_beginning() -> None:
+    trace = marked((5, 50, STEP, 6, 6), (5, 60, FORWARD, 0, 7), (5, 150, STEP, 7, 7))
+    finding = placed(trace, replace(HANG, kind=Kind.SLOW_COMPUTE))
+    assert (finding.where.training_step, finding.where.micro_batch) == (7, None)
+    assert placed(trace).where.training_step == 8, (
+        "who stands has gone on to the next step since its last call"
+    )
+
+
 def test_where_the_calls_say_the_micro_batch_they_are_believed() -> None:
     where = replace(HANG.where, micro_batch=3, phase=Phase.BACKWARD)
     trace = marked((5, 50, STEP, 6, 6), (5, 60, FORWARD, 0, 7))
@@ -167,5 +176,6 @@ def test_where_the_calls_say_the_micro_batch_they_are_believed() -> None:
 
 
 def test_a_ring_that_lost_the_marks_before_tells_no_step() -> None:
-    assert placed(marked((5, 150, STEP, 9, 9))).where.training_step is None
+    slow = replace(HANG, kind=Kind.SLOW_COMPUTE)
+    assert placed(marked((5, 150, STEP, 9, 9)), slow).where.training_step is None
     assert placed(marked((5, 150, FORWARD, 0, 9))).where.training_step == 9

@@ -33,7 +33,9 @@ def _placed(finding: Finding, marks: Marks) -> Finding:
     known = set(marks.rank.tolist())
     rank = next((rank for rank in finding.culprits.ranks if rank in known), min(known))
     mine = marks.of_rank(rank)
-    before = mine.time <= finding.window.start
+    # Who stands has made its last call before the step that it stands in, and marks that step later.
+    stands = finding.kind.verdict is Verdict.HANG and rank in finding.culprits.ranks
+    before = np.ones(len(mine), np.bool_) if stands else mine.time <= finding.window.start
     steps = mine.number[before & (mine.kind == MarkKind.STEP)]
     if not len(steps) and mine.kind[0] == MarkKind.STEP:
         return finding  # the ring has lost what came before
@@ -41,7 +43,7 @@ def _placed(finding: Finding, marks: Marks) -> Finding:
     where = replace(finding.where, training_step=step)
     text = f"rank {rank} was in training step {step} by its optimizer"
     tasks = np.flatnonzero(before & np.isin(mine.kind, list(_PHASES)))
-    if finding.kind.verdict is Verdict.HANG and rank in finding.culprits.ranks and len(tasks):
+    if stands and len(tasks):
         last = int(tasks[-1])
         phase, number = _PHASES[MarkKind(int(mine.kind[last]))], int(mine.number[last])
         if int(mine.step[last]) == step:

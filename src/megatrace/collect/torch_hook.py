@@ -51,16 +51,6 @@ class Hook:
         while self.ring.held() > time.monotonic_ns():
             time.sleep(HOLD_S)
 
-    def keep(self, work: Any, index: int) -> None:
-        """Remembers which call a Work belongs to; without one it is done already."""
-        if work is None:
-            self.ring.ended(index)
-            return
-        before = self.waiting.get(id(work))
-        if before is not None:  # the earlier Work of this address was dropped by its caller
-            self.ring.ended(before)
-        self.waiting[id(work)] = index
-
 
 def install(module: ModuleType) -> Hook | None:
     """Patches the classes of ``torch.distributed``, once. None where there is no ring to write into."""
@@ -110,7 +100,7 @@ def _mark(hook: Hook) -> torch_marks.Put:
 
 def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callable[..., Any]:
     """A method that records and then does what the original does."""
-    groups, keep = hook.groups, hook.keep
+    groups, ring, waiting = hook.groups, hook.ring, hook.waiting
     known, begin = groups.known, _beginner(hook, op, at)
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -123,8 +113,14 @@ def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callabl
             except Exception as error:  # noqa: BLE001 (a job is only observed)
                 hook.switch_off(error)
         work = original(self, *arguments, **named)
-        if index is not None:
-            keep(work, index)
+        if index is not None:  # written out, for a call of Python's would cost more than what it does
+            if work is None:
+                ring.ended(index)
+                return work
+            key = id(work)
+            if key in waiting:  # the earlier Work of this address was dropped by its caller
+                ring.ended(waiting[key])
+            waiting[key] = index
         return work
 
     made = _held_back(hook, method) if op == RECV else method
