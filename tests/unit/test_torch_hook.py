@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 
@@ -181,11 +181,17 @@ def test_only_a_call_that_somebody_waits_for_is_marked_so(ring: FakeRing) -> Non
 
 
 def test_a_work_that_was_dropped_counts_as_done_when_its_address_is_used_again(ring: FakeRing) -> None:
-    hook = torch_hook.Hook(torch_like(), cast("torch_ring.Ring", ring))
-    work = object()
-    hook.keep(work, 0)
-    hook.keep(work, 1)
-    assert ring.lines == [("ended", 0)]
+    module = torch_like()
+    hook = installed(module)
+    group = module.ProcessGroup("3", [0, 4])
+    works = [group.allreduce([Tensor(4)]), group.allreduce([Tensor(4)])]
+    assert [line[0] for line in ring.lines] == ["call", "call"]
+    again = object.__new__(type(works[0]))
+    hook.waiting[id(again)] = hook.waiting.pop(id(works[0]))
+    module.Work.__new__ = lambda _: again  # the next Work has the address of one that was dropped
+    assert group.allreduce([Tensor(4)]) is again
+    assert ring.lines[3:] == [("ended", 0)]
+    assert hook.waiting[id(again)] == 2
 
 
 def test_a_wait_that_raises_ends_the_call_as_failed(ring: FakeRing) -> None:
