@@ -1,11 +1,12 @@
 """Flight-recorder dumps at scale: the right rank out of 2,048, nobody in the healthy twin, and how fast.
 
 A job with a pipeline is simulated twice, with one host that stops and without, and dumped as PyTorch does
-(2,000 entries a rank); the twin is a snapshot of the running job, once with the times of its files and once
-without. Speed is entries a CPU second of reading and judging, imports left out: ours with all 2,048 ranks,
-and that of PyTorch's own analyzer, which needs longer an entry the more there are, with 512 ranks × 1,000
-entries, in the same run; on those ours is measured as well. PyTorch is installed into an
-environment of its own under $TMPDIR when asked (``--torch``), never into this one.
+(2,000 entries a rank, each with the stack of a training script, in the bytes that PyTorch's pickler writes);
+the twin is a snapshot of the running job, once with the times of its files and once without. Speed is entries
+a CPU second of reading and judging, imports left out, the median of three: ours with all 2,048 ranks, and
+that of PyTorch's own analyzer, which needs longer an entry the more there are, with 512 ranks × 1,000
+entries, in the same run; on those ours is measured as well. PyTorch is installed into an environment of its
+own under $TMPDIR when asked (``--torch``), never into this one.
 """
 
 from __future__ import annotations
@@ -13,34 +14,83 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Goal, write_result
 from megatrace.analysis.diagnosing import diagnose
+from megatrace.model.events import Op
 from megatrace.model.finding import Diagnosis, Verdict
 from megatrace.model.schedule import Phase
 from megatrace.readers.opening import open_trace
 from megatrace.simulator import Capture, Scenario, StuckHost, simulate
-from megatrace.simulator.emit_flight_recorder import write_dumps
+from megatrace.simulator.emit_flight_recorder import Dumps, write_dumps
+from megatrace.simulator.torch_pickle import Shared
 
 TORCH = "torch==2.13.0"
 SECOND = 1_000_000_000
 CULPRIT = 77
+ROUNDS = 3
 BASE: dict[str, Any] = {"seed": 3, "tp": 8, "pp": 8, "micro_batches": 8, "layers_per_stage": 8}
 ANALYZER = """
 import contextlib, io, sys, time
 from torch.distributed.flight_recorder import fr_trace
-begin = time.process_time()
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    fr_trace.main(["--prefix", "nccl_trace_rank_", sys.argv[1]])
-print("CPU", time.process_time() - begin)
+for _ in range(int(sys.argv[2])):
+    begin = time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        fr_trace.main(["--prefix", "nccl_trace_rank_", sys.argv[1]])
+    print("CPU", time.process_time() - begin)
 """
+
+
+_SITE = "/opt/venv/lib/python3.11/site-packages/"
+_STACK = (
+    ("torch/distributed/distributed_c10d.py", "collective"),
+    ("torch/distributed/c10d_logger.py", "wrapper"),
+    ("megatron/core/tensor_parallel/mappings.py", "_reduce"),
+    ("torch/autograd/function.py", "apply"),
+    ("megatron/core/tensor_parallel/layers.py", "forward"),
+    ("torch/nn/modules/module.py", "_call_impl"),
+    ("torch/nn/modules/module.py", "_wrapped_call_impl"),
+    ("megatron/core/transformer/mlp.py", "forward"),
+    ("megatron/core/transformer/transformer_layer.py", "forward"),
+    ("megatron/core/transformer/transformer_block.py", "forward"),
+    ("megatron/core/models/gpt/gpt_model.py", "forward"),
+    ("megatron/core/pipeline_parallel/schedules.py", "forward_step"),
+    ("megatron/core/pipeline_parallel/schedules.py", "forward_backward_pipelining"),
+    ("megatron/training/training.py", "train_step"),
+    ("megatron/training/training.py", "pretrain"),
+    ("/workspace/pretrain_gpt.py", "<module>"),
+)
+"""File and function, innermost first."""
+OWN = 5
+"""Frames that differ from operation to operation."""
+
+
+class FramedDumps(Dumps):
+    """Dumps whose calls have stack frames."""
+
+    def frames(self, op: Op, comm: int) -> list[Shared]:
+        """The stack of an operation; its outer frames are those of all others."""
+        return _frames(op)
+
+
+@cache
+def _frames(op: Op) -> list[Shared]:
+    return [*(_frame(i, int(op)) for i in range(OWN)), *(_frame(i, 0) for i in range(OWN, len(_STACK)))]
+
+
+@cache
+def _frame(index: int, op: int) -> Shared:
+    path, name = _STACK[index]
+    return Shared(name=name, filename=path if path[0] == "/" else _SITE + path, line=100 + 17 * index + op)
 
 
 def scenario(dp: int, iterations: int, *, hang: bool) -> Scenario:
@@ -57,19 +107,22 @@ def dumped(folder: Path, made: Scenario, entries: int, silence_s: float) -> int:
     """Writes the dumps of a job, as if ``silence_s`` after its last call; the number of entries."""
     trace = simulate(made).trace
     at = int(trace.events.enqueue.max()) + int(silence_s * SECOND)
-    ranks = write_dumps(trace, folder, entries=entries, written_at=at)
+    ranks = write_dumps(trace, folder, written_at=at, dumps=FramedDumps(trace, entries))
     return ranks * entries
 
 
-def judged(folder: Path) -> tuple[Diagnosis, float]:
-    """The verdict, and the CPU seconds of reading and judging."""
-    begin = time.process_time()
-    diagnosis = diagnose(open_trace([folder]))
-    return diagnosis, time.process_time() - begin
+def judged(folder: Path, rounds: int = 1) -> tuple[Diagnosis, float]:
+    """The verdict, and the CPU seconds of reading and judging, the median of some rounds."""
+    seconds = []
+    for _ in range(rounds):
+        begin = time.process_time()
+        diagnosis = diagnose(open_trace([folder]))
+        seconds.append(time.process_time() - begin)
+    return diagnosis, statistics.median(seconds)
 
 
 def analyzer(folder: Path, root: Path, *, install: bool) -> float | None:
-    """CPU seconds of PyTorch's analyzer, None where it is not to be had."""
+    """CPU seconds of PyTorch's analyzer, the median of some rounds; None where it is not to be had."""
     python = root / "flight-recorder-venv" / "bin" / "python"
     if not python.exists():
         if not install:
@@ -77,10 +130,13 @@ def analyzer(folder: Path, root: Path, *, install: bool) -> float | None:
         venv.create(python.parent.parent, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", TORCH, "tabulate"], check=True)
     done = subprocess.run(
-        [python, "-W", "ignore", "-c", ANALYZER, folder], capture_output=True, text=True, check=False
+        [python, "-W", "ignore", "-c", ANALYZER, folder, str(ROUNDS)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    line = next((line for line in done.stdout.splitlines() if line.startswith("CPU")), "")
-    return float(line.split()[1]) if line else None
+    found = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("CPU")]
+    return statistics.median(found) if len(found) == ROUNDS else None
 
 
 def main() -> int:
@@ -112,7 +168,7 @@ def _small(folder: Path, root: Path, install: bool, figures: dict[str, object]) 
     entries = dumped(folder, scenario(8, 6, hang=True), 1000, 600)
     judged(folder)  # imports and caches
     theirs = analyzer(folder, root, install=install)
-    found, ours = judged(folder)
+    found, ours = judged(folder, ROUNDS)
     assert found.findings, found.headline
     assert found.findings[0].culprits.ranks == (CULPRIT,), found.headline
     figures |= {"entries_small": entries, "ours_small_us_per_entry": round(ours / entries * 1e6, 3)}
@@ -129,7 +185,7 @@ def _small(folder: Path, root: Path, install: bool, figures: dict[str, object]) 
 def _large(work: Path, goals: list[Goal], figures: dict[str, object]) -> float:
     """Our CPU µs an entry."""
     entries = dumped(work / "hang", scenario(32, 8, hang=True), 2000, 600)
-    found, seconds = judged(work / "hang")
+    found, seconds = judged(work / "hang", ROUNDS)
     shutil.rmtree(work / "hang")
     named = [rank for finding in found.findings for rank in finding.culprits.ranks]
     print(f"2,048 × 2,000 with a fault: {found.headline} ({seconds:.1f} s of CPU)")

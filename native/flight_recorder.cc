@@ -4,7 +4,7 @@
 
 #include "flight_recorder_columns.h"
 #include "flight_recorder_machine.h"
-#include "flight_recorder_quick_entries.h"
+#include "flight_recorder_quick_dump.h"
 
 using fr::Array;
 using fr::kAbsent;
@@ -244,7 +244,14 @@ int64_t megatrace_fr_calls(megatrace_fr *dump, const megatrace_fr_word *words, c
   if (!dump->straight) return -1;
   fr::Calls calls = {dump->quick.rows.at,     dump->quick.begins.size, words, dump->texts.places.size, out, at, facts,
                      &dump->group_of, &dump->entry_of};
-  return calls.run();
+  const int64_t rows = calls.run();
+  const fr::Quick &quick = dump->quick;
+  facts->version = quick.version;
+  facts->configs = quick.configs;
+  facts->statuses = quick.statuses;
+  for (int64_t i = 0; i < quick.configs; ++i) memcpy(facts->config[i], quick.config[i], sizeof quick.config[i]);
+  for (int64_t i = 0; i < quick.statuses; ++i) memcpy(facts->status[i], quick.status[i], sizeof quick.status[i]);
+  return rows;
 }
 
 uint64_t megatrace_fr_texts(const megatrace_fr *dump) { return dump->texts.places.size; }

@@ -90,7 +90,11 @@ typedef struct {
   int64_t own, own_group; /* the first rank within its group that a message names as its own, -1 none */
   int64_t groups, notes;
   int64_t note_row[MEGATRACE_FR_MOST_NOTES], note_entry[MEGATRACE_FR_MOST_NOTES]; /* the first open calls */
-  int64_t group[MEGATRACE_FR_MOST_GROUPS][4]; /* GROUP_TEXT, DESC_TEXT, PG_ID, PG_ID_TEXT of the first of each group */
+  int64_t version;            /* a text, -1 none */
+  int64_t configs, statuses;  /* groups that are described and counted; -1: only to be had from the JSON */
+  int64_t group[MEGATRACE_FR_MOST_GROUPS][4];  /* GROUP_TEXT, DESC_TEXT, PG_ID, PG_ID_TEXT of the first of each group */
+  int64_t config[MEGATRACE_FR_MOST_GROUPS][3]; /* texts: name, description, ranks; -1 none */
+  int64_t status[MEGATRACE_FR_MOST_GROUPS][4]; /* a text: local id; last enqueued, started, completed, -1 none */
 } megatrace_fr_facts;
 
 typedef struct megatrace_fr megatrace_fr;

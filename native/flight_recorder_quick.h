@@ -42,6 +42,8 @@ struct Quick {
   uint64_t length, at, wasted, containers, bad;
   uint64_t entries_at, entries_end; // of the list of entries in the file; 0 none
   bool groups;
+  int64_t version, configs, statuses; // see megatrace_fr_facts
+  int64_t config[MEGATRACE_FR_MOST_GROUPS][3], status[MEGATRACE_FR_MOST_GROUPS][4];
   Texts *texts;
   Writer *writer;
   Array<Memo> memo;
@@ -154,6 +156,9 @@ struct Quick {
   void usual(int64_t *row, int32_t *dtypes);
   bool field(int which, int64_t *row, int32_t *dtypes);
   bool entries();
+  bool root_value(const Item &key);
+  bool described(bool counts);
+  bool described_group(bool counts, int64_t *row);
   bool run();
   void write(int64_t which);
   void write_rest();

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,22 +104,23 @@ class GroupLookup:
 
     def members(self, axis: Axis, rank: int) -> NDArray[np.int32]:
         """Ranks of the axis' group that holds ``rank``, in the axis' order."""
-        s, d, c, t = (int(i) for i in self._place[rank])
-        es, ed, ee, et = (int(i) for i in self._expert_place[rank])
-        grid, layout = self._grid, self.layout
-        table: dict[Axis, NDArray[np.int32]] = {
-            Axis.TENSOR: grid[s, d, c, :],
-            Axis.CONTEXT: grid[s, d, :, t],
-            Axis.DATA: grid[s, :, c, t],
-            Axis.PIPELINE: grid[:, d, c, t],
-            Axis.MODEL: grid[:, d, c, :].reshape(-1),
-            Axis.DATA_CONTEXT: grid[s, :, :, t].reshape(-1),
-            Axis.WORLD: grid.reshape(-1),
-            Axis.EXPERT: self._expert[es, ed, :, et],
-            Axis.EXPERT_DATA: self._expert[es, :, ee, et],
-            Axis.EMBEDDING: grid[[0, -1], d, c, t] if layout.pp > 1 else grid[[0], d, c, t],
+        grid = self._grid
+        if axis in (Axis.EXPERT, Axis.EXPERT_DATA):
+            stage, data, expert, tensor = self._expert_place[rank].tolist()
+            group = self._expert[stage, :, expert, tensor]
+            return group if axis is Axis.EXPERT_DATA else self._expert[stage, data, :, tensor]
+        s, d, c, t = self._place[rank].tolist()
+        table: dict[Axis, tuple[Any, ...]] = {
+            Axis.TENSOR: (s, d, c),
+            Axis.CONTEXT: (s, d, slice(None), t),
+            Axis.DATA: (s, slice(None), c, t),
+            Axis.PIPELINE: (slice(None), d, c, t),
+            Axis.MODEL: (slice(None), d, c),
+            Axis.DATA_CONTEXT: (s, slice(None), slice(None), t),
+            Axis.WORLD: (),
+            Axis.EMBEDDING: ([0, -1] if self.layout.pp > 1 else [0], d, c, t),
         }
-        return table[axis]
+        return np.asarray(grid[table[axis]].reshape(-1))
 
     def is_group(self, axis: Axis, members: tuple[int, ...], present: NDArray[np.bool_]) -> bool:
         """Whether ``members`` are the seen part of one group of the axis; ``present`` as of ``seen_mask``."""

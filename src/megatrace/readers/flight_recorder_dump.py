@@ -71,12 +71,12 @@ def read_groups(dump: Dump, whole: Mapping[Any, Any]) -> None:
 
 def _ranks(value: object) -> tuple[int, ...] | None:
     """Ranks of a group: "[0, 1]" as the recorder writes it, or a list."""
-    return _ranks_of_text(value) if isinstance(value, str) else _checked(value)
+    return ranks_of(value) if isinstance(value, str) else _checked(value)
 
 
 @lru_cache(maxsize=4096)
-def _ranks_of_text(text: str) -> tuple[int, ...] | None:
-    """Every member of a group writes the same text."""
+def ranks_of(text: str) -> tuple[int, ...] | None:
+    """Ranks as the recorder writes them, "[0, 1]"; every member of a group writes the same text."""
     try:
         return _checked(json.loads(text))
     except (ValueError, RecursionError):

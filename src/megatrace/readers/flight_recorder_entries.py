@@ -25,6 +25,10 @@ B1 = NDArray[np.bool_]
 MAX_NOTES = 8
 """Open calls of a rank whose shapes and stack frames are kept: the oldest ones are what it waits for."""
 
+_NONE: dict[type[np.generic], NDArray[Any]] = {
+    kind: np.empty(0, kind) for kind in (np.uint8, np.int32, np.int64, np.bool_)
+}
+
 
 @dataclass(slots=True)
 class Note:
@@ -54,17 +58,17 @@ class Dump:
     """local id of a group → last enqueued, started, completed"""
     ids: dict[str, str] = field(default_factory=dict)
     """local id of a group → its name"""
-    op: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    group: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    seq: I8 = field(default_factory=lambda: np.empty(0, np.int64))
+    op: NDArray[np.uint8] = field(default_factory=lambda: _NONE[np.uint8])
+    group: NDArray[np.int32] = field(default_factory=lambda: _NONE[np.int32])
+    seq: I8 = field(default_factory=lambda: _NONE[np.int64])
     own: tuple[int, int] | None = None
-    peer: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    count: I8 = field(default_factory=lambda: np.empty(0, np.int64))
-    nbytes: I8 = field(default_factory=lambda: np.empty(0, np.int64))
-    created: I8 = field(default_factory=lambda: np.empty(0, np.int64))
-    started: I8 = field(default_factory=lambda: np.empty(0, np.int64))
-    ended: I8 = field(default_factory=lambda: np.empty(0, np.int64))
-    coalesced: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    peer: NDArray[np.int32] = field(default_factory=lambda: _NONE[np.int32])
+    count: I8 = field(default_factory=lambda: _NONE[np.int64])
+    nbytes: I8 = field(default_factory=lambda: _NONE[np.int64])
+    created: I8 = field(default_factory=lambda: _NONE[np.int64])
+    started: I8 = field(default_factory=lambda: _NONE[np.int64])
+    ended: I8 = field(default_factory=lambda: _NONE[np.int64])
+    coalesced: NDArray[np.bool_] = field(default_factory=lambda: _NONE[np.bool_])
     notes: list[Note] = field(default_factory=list)
     timeout: int | None = None
     has_start: bool = False

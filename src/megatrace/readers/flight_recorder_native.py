@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from megatrace import native
-from megatrace.readers.flight_recorder_dump import begin_dump, dump_of, words_of
+from megatrace.readers.flight_recorder_dump import begin_dump, dump_of, ranks_of, words_of
 from megatrace.readers.flight_recorder_entries import MAX_NOTES, Dump, Note, name_groups, timeout_of
 from megatrace.readers.flight_recorder_names import BYTES, call_of
 from megatrace.readers.flight_recorder_pickle import PickleRefused
@@ -42,10 +42,13 @@ WORD = np.dtype(
 )
 """What a text means; the twin of ``megatrace_fr_word``."""
 CLOSES, STATELESS, STARTED, COMPLETED = 1, 2, 4, 8
-FACTS, MOST_GROUPS = 7, 256
-"""Numbers of ``megatrace_fr_facts`` before the notes, and the groups of a dump that it holds."""
-ROOM = 1 << 17
-"""Rows of columns that are made at once: 8 MB, some hundred dumps."""
+MOST_GROUPS = 256
+"""Groups of a dump that ``megatrace_fr_facts`` holds."""
+NOTES, TABLES = 7, 10 + 2 * MAX_NOTES
+"""Where the notes of ``megatrace_fr_facts`` begin, and its three tables: 4, 3 and 4 columns of groups."""
+ROOM, MORE = 1 << 15, 1 << 20
+"""Rows of the first columns, and of those that follow: some 500 dumps, and columns of 8 MB, for which numpy
+asks for large pages. To touch so much memory page by page would take as long as to read the dumps."""
 MOST_TEXTS = 1 << 16
 """Texts after which they are forgotten and numbered anew: a job of 10,000 ranks has some 30,000."""
 
@@ -68,7 +71,10 @@ class NativeReader:
         self._texts: list[str] = []
         self._words = np.zeros(1 << 10, WORD)
         self._columns = Columns(0)
-        self._facts = np.empty(FACTS + 2 * MAX_NOTES + 4 * MOST_GROUPS, np.int64)
+        self._facts = np.empty(TABLES + 11 * MOST_GROUPS, np.int64)
+        tables = np.split(self._facts[TABLES:], [4 * MOST_GROUPS, 7 * MOST_GROUPS])
+        self._groups, self._config, self._status = (table.reshape(MOST_GROUPS, -1) for table in tables)
+        self._facts_at, self._words_at = self._facts.ctypes.data, self._words.ctypes.data
         self._handle = library.megatrace_fr_new()
         if not self._handle:
             raise MemoryError(REASONS[6])
@@ -101,21 +107,24 @@ class NativeReader:
         if not entries:
             return None
         if self._columns.rows - self._columns.used < entries:
-            self._columns = Columns(max(entries, ROOM))
+            self._columns = Columns(max(entries, MORE if self._columns.rows else ROOM))
         columns, facts = self._columns, self._facts
         self._learn()
         first = columns.used
         rows = int(
-            library.megatrace_fr_calls(
-                handle, self._words.ctypes.data, columns.pointers, first, facts.ctypes.data
-            )
+            library.megatrace_fr_calls(handle, self._words_at, columns.pointers, first, self._facts_at)
         )
         if rows < 0:
             return None
-        dump = begin_dump(self.rest(), source, int(library.megatrace_fr_bad(handle)))
-        end = FACTS + 2 * MAX_NOTES
-        timeout, started, lost, own, own_group, groups, notes, *noted = facts[:end].tolist()
-        name_groups(dump, self._texts, facts[end:].reshape(-1, 4)[:groups].tolist())
+        timeout, started, lost, own, own_group, groups, notes, *noted, version, configs, statuses = facts[
+            :TABLES
+        ].tolist()
+        bad = int(library.megatrace_fr_bad(handle))
+        if configs < 0 or statuses < 0:
+            dump = begin_dump(self.rest(), source, bad)
+        else:
+            dump = self._begin(version, configs, statuses, Dump(source, bad=bad))
+        name_groups(dump, self._texts, self._groups[:groups].tolist())
         if len(dump.names) != groups:
             return None
         dump.timeout, dump.has_start, dump.lost = timeout_of(timeout), bool(started), bool(lost)
@@ -125,6 +134,17 @@ class NativeReader:
             setattr(dump, name, array[first : columns.used])
         for row, entry in zip(noted[:notes], noted[MAX_NOTES:], strict=False):
             dump.notes.append(Note(row, *words_of(self.entry(entry))))
+        return dump
+
+    def _begin(self, version: int, configs: int, statuses: int, dump: Dump) -> Dump:
+        """As ``begin_dump`` does."""
+        texts = self._texts
+        dump.version = texts[version][:16] if version >= 0 else ""
+        for name, desc, ranks in self._config[:configs].tolist():
+            said = texts[desc] if desc >= 0 else ""
+            dump.config[texts[name]] = (said, ranks_of(texts[ranks]) if ranks >= 0 else None)
+        for key, enqueued, started, completed in self._status[:statuses].tolist():
+            dump.status[texts[key]] = (enqueued, started, completed)
         return dump
 
     def _learn(self) -> None:
@@ -140,6 +160,7 @@ class NativeReader:
             at += length
         if size > len(self._words):
             self._words = np.resize(self._words, 2 * size)
+            self._words_at = self._words.ctypes.data
         self._words[known:size] = [_meaning(text) for text in self._texts[known:]]
 
     def raw(self) -> Raw:

@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -201,7 +202,8 @@ def _offer(source: Source, found: _Found) -> None:
     found.refused.append((source.name, {source.kind: source.damage} if source.damage else reasons))
 
 
-def _order(likely: str) -> list[str]:
+@lru_cache(maxsize=64)
+def _order(likely: str) -> tuple[str, ...]:
     """Readers of one format first, those that know theirs by keys of its own and the likely one before them;
     the one of any log takes what they leave."""
 
@@ -209,7 +211,7 @@ def _order(likely: str) -> list[str]:
         said = registry.declaration(name).metadata
         return bool(said.get("fallback")), not said.get("own_keys"), name != likely
 
-    return sorted(registry.names(), key=place)
+    return tuple(sorted(registry.names(), key=place))
 
 
 def _files(paths: Sequence[Path | str]) -> Iterator[str]:

@@ -163,14 +163,16 @@ def write_dumps(
     timing: bool = True,
     as_json: bool = False,
     written_at: int | None = None,
+    dumps: Dumps | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Writes ``nccl_trace_rank_N`` for every rank of the trace's communicators; the number of files.
 
+    ``dumps`` are those of the trace, if they are of a kind of their own.
     ``written_at`` ns since the epoch: the time that the files get, as if they had been written then. Ranks in
     ``coverage.ranks_missing`` get none. Raises ``UsageError`` where the directory cannot be written.
     """
-    dumps = Dumps(trace, entries, timing=timing)
+    dumps = dumps or Dumps(trace, entries, timing=timing)
     ranks = sorted(
         {rank for item in trace.communicators for rank in item.members or ()}
         - set(trace.coverage.ranks_missing)

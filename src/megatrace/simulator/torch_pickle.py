@@ -10,6 +10,7 @@ Knows no other types than a dump has.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any
 
 
@@ -40,12 +41,15 @@ class _Writer:
         if kind is str:
             self.text(value)  # type: ignore[arg-type]
         elif kind is int:
-            self.parts.append(_integer(value))  # type: ignore[arg-type]
+            self.parts.append(_integer(value))
         elif value is None or kind is bool:
             self.parts.append(b"N" if value is None else b"\x88" if value else b"\x89")
         elif isinstance(value, dict):
             self.dict(value)
         elif isinstance(value, list):
+            if value and type(value[0]) is Shared and all(id(item) in self.memo for item in value):
+                self.parts.append(b"".join([b"](", *(self.memo[id(item)] for item in value), b"e"]))
+                return
             self.parts.append(b"](")
             for item in value:
                 self.any(item)
@@ -77,15 +81,26 @@ class _Writer:
             self.parts.append(self.memo[id(value)])
             return
         self.parts.append(b"}(" if value else b"}")
+        memo, parts = self.memo, self.parts
         for key, item in value.items():
-            self.text(key)
-            self.any(item)
+            known = memo.get(key)
+            if known is None:
+                self.text(key)
+            else:
+                parts.append(known)
+            if type(item) is int:
+                parts.append(_integer(item))
+            elif type(item) is str and item in memo:
+                parts.append(memo[item])
+            else:
+                self.any(item)
         self.parts.append(b"u" if value else b"")
         if isinstance(value, Shared):
             self._kept.append(value)
             self.parts.append(self.put(id(value)))
 
 
+@lru_cache(maxsize=1 << 16)
 def _integer(value: int) -> bytes:
     if 0 <= value < 1 << 8:
         return b"K" + bytes([value])
