@@ -32,6 +32,7 @@ from megatrace.model.finding import (
     Status,
     Verdict,
     Where,
+    Window,
 )
 from megatrace.model.optable import OpType, Unreplayable
 from megatrace.model.trace import Trace
@@ -126,6 +127,7 @@ def _worker(found: Study) -> Finding | None:
             stage=int(grid.stages[first[0]]) if len({place[0] for place in slowest}) == 1 else None,
             training_step=int(grid.steps[np.flatnonzero(hit)[0]]),
         ),
+        window=_window(r, hit),
         impact=_impact(r, share),
         evidence=(
             Evidence(
@@ -184,6 +186,16 @@ def _when(steps: NDArray[np.int64], hit: NDArray[np.bool_]) -> str:
     return f"in steps {between}" if stretch else f"in {len(at)} of {len(hit)} steps between {between}"
 
 
+def _window(r: WhatIfResult, hit: NDArray[np.bool_] | None = None) -> Window:
+    """The steps that were hit, all of them where nobody says; time counts from the table's first step."""
+    at = np.arange(len(r.steps)) if hit is None else np.flatnonzero(hit)
+    ends = np.cumsum(r.recorded_s) * 1e9
+    first, last = int(at[0]), int(at[-1])
+    ongoing = last == len(r.steps) - 1
+    begin = 0 if not first else int(ends[first - 1])
+    return Window(begin, None if ongoing else int(ends[last]), first, last)
+
+
 def _status(hit: NDArray[np.bool_]) -> Status:
     if hit[-1]:
         return Status.ONGOING
@@ -217,6 +229,7 @@ def _stage(found: Study) -> Finding | None:
         kind_alternatives=(Kind.SLOW_COMPUTE,) if single else (),
         ambiguous=single,
         where=Where(stage=int(number)),
+        window=_window(r),
         impact=_impact(r, share),
         evidence=(*_lengths(found, at), *_shares(r), *_alone(single)),
         exonerated=others,
@@ -256,6 +269,7 @@ def _micro_batches(found: Study) -> Finding | None:
         severity=Severity.P2,
         summary=text,
         confidence=0.85,
+        window=_window(r),
         impact=_impact(r, r.compute_share),
         evidence=(
             Evidence(said + "its length in tokens decides", round(together, 4)),

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from megatrace import __version__
-from megatrace.model.profile_diff import Difference, ProfileDiff, SettingChange, Subject
+from megatrace.model.profile_diff import Difference, ProfileDiff, SettingChange
 from megatrace.model.run_settings import Area
 from megatrace.reports import ReportOptions
 from megatrace.reports.columns import cells, clip, table
@@ -177,5 +177,4 @@ def _delta(ns: float) -> str:
 
 
 def _said(item: Difference) -> str:
-    how = "own time" if item.subject is Subject.OPERATOR else "time"
-    return f"{_delta(item.delta)} {how} a step, {item.change.value}"
+    return f"{_delta(item.delta)} a step, {item.change.value}"
