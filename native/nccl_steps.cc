@@ -47,11 +47,11 @@ Record blank(uint64_t now, Kind kind, uint64_t key) {
   return made;
 }
 
-// A path tells its communicator (and how many members that has), its own index there, and the peer's.
+// A path tells its communicator, its own index there and the peer's.
 void begin(StepQueue* queue, const Communicator* communicator, int peer) {
   Record path = blank(clock_ns(CLOCK_MONOTONIC), kStepPath, queue->key.load(std::memory_order_relaxed));
   path.comm = communicator->hash.load(std::memory_order_acquire);
-  path.number = uint64_t{communicator->ranks} << 32 | communicator->rank;
+  path.thread = static_cast<uint16_t>(communicator->rank < 0xFFFF ? communicator->rank : 0xFFFF);
   path.peer = peer;
   queue->path = g_ring.keep(path);
 }
@@ -60,6 +60,7 @@ void begin(StepQueue* queue, const Communicator* communicator, int peer) {
 void show(StepQueue* queue, uint64_t now) {
   __atomic_store_n(&queue->path->flags, static_cast<uint32_t>(queue->depth), __ATOMIC_RELAXED);
   __atomic_store_n(&queue->path->nbytes, queue->bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(&queue->path->number, queue->done_bytes, __ATOMIC_RELAXED);
   __atomic_store_n(&queue->path->time_ns, now, __ATOMIC_RELAXED);
 }
 

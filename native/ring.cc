@@ -97,9 +97,9 @@ bool Ring::open(const RingWish& wish) {
   return true;
 }
 
-void Ring::anchor(uint64_t since, const Record& values) {
+void Ring::anchor(uint64_t since, uint64_t now, uint16_t source) {
   // One of the threads that come here does it.
-  if (!anchored_.compare_exchange_strong(since, values.time_ns, std::memory_order_relaxed)) return;
+  if (!anchored_.compare_exchange_strong(since, now, std::memory_order_relaxed)) return;
   uint64_t monotonic;
   int64_t offset;
   if (!read_clocks(&monotonic, &offset)) return;
@@ -111,7 +111,7 @@ void Ring::anchor(uint64_t since, const Record& values) {
   made.number = monotonic + static_cast<uint64_t>(offset);
   made.peer = -1;
   made.kind = kAnchor;
-  made.source = values.source;
+  made.source = source;
   put(made);  // which finds that it was just done
 }
 

@@ -65,7 +65,7 @@ enum Kind : uint8_t {
   kCommunicator = 8,  // kept: number of members, own index (peer), number of the communicator in the process (thread)
   kInGroup = 9,       // a group of calls: flags 0 when its end was asked for, 1 when that returned; number: its calls
   kSample = 10, kError = 11, kDevice = 12, kPath = 13,  // work requests
-  kStepPath = 14,     // kept: a path of NCCL's proxy, and in flags and nbytes how its queue stands
+  kStepPath = 14,     // kept: a path of NCCL's proxy, with what the next sample would say of its queue
 };
 
 enum Source : uint16_t { kTorch = 1, kVerbs = 2, kPlugin = 3, kPreload = 4, kProxy = 5 };
@@ -126,10 +126,17 @@ class Ring {
     if (records == nullptr) return;
     const uint64_t since = anchored_.load(std::memory_order_relaxed);
     // Signed: another thread may have looked at the clock later and come first.
-    if (static_cast<int64_t>(values.time_ns - since) >= kAnchorEvery) anchor(since, values);
+    if (static_cast<int64_t>(values.time_ns - since) >= kAnchorEvery) anchor(since, values.time_ns, values.source);
     const uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);  // only has to be nobody else's
     Record* place = &records[index & mask_];
     if (take(place, index, mask_)) fill(place, index, values);
+  }
+
+  // Somebody is alive and has nothing to record: now and then that is told by an anchor.
+  void alive(uint64_t now, uint16_t source) {
+    const uint64_t since = anchored_.load(std::memory_order_relaxed);
+    if (!is_open() || static_cast<int64_t>(now - since) < kAnchorEvery) return;
+    anchor(since, now, source);
   }
 
   // Any thread. Where the record is; nullptr where there is no place left.
@@ -150,7 +157,7 @@ class Ring {
   static constexpr int64_t kAnchorEvery = 1000000000;  // ns: as seldom as that, looking at two clocks costs nothing
 
   // Looks at both clocks, for the header and as a record. `since`: when that was last done, as the caller saw it.
-  void anchor(uint64_t since, const Record& values);
+  void anchor(uint64_t since, uint64_t now, uint16_t source);
 
   RingHeader* header_ = nullptr;
   Record* kept_ = nullptr;

@@ -142,6 +142,7 @@ void WorkRequests::idle() {
   const uint64_t now = monotonic_ns();
   if (now - swept_ns_.load(std::memory_order_relaxed) < interval_ns_) return;
   swept_ns_.store(now, std::memory_order_relaxed);
+  if (sink_ != nullptr) sink_->alive(now);
   const uint32_t known = known_.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < known; ++i) {
     Queue* queue = listed_[i].load(std::memory_order_acquire);

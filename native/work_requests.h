@@ -40,6 +40,7 @@ struct QueueError {
 struct Sink {
   void (*sample)(const QueueSample& sample);
   void (*error)(const QueueError& error);
+  void (*alive)(uint64_t now);  // somebody polls: at most once an interval, without a lock
 };
 
 struct QueueTotals {

@@ -44,7 +44,10 @@ void error(const QueueError& at) {
   put({0, at.time_ns, at.wr_id, at.depth, 0, at.key, at.vendor_error, at.status, kError, 0, 0, 0, 0, kSource});
 }
 
-const Sink kSink{sample, error};
+// The proof that a queue in which nothing moves any more is watched.
+void alive(uint64_t now) { g_ring.alive(now, kSource); }
+
+const Sink kSink{sample, error, alive};
 
 // The low half of a port's GID tells it apart (its GUID, or the IPv4 address of RoCE); 0 where sysfs does not say.
 uint64_t own_gid(const char* device, unsigned port, unsigned index) {

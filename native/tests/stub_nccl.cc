@@ -49,7 +49,10 @@ struct Transfer {
 bool of_rank(const char* variable, double* value) {
   const char* word = getenv(variable);
   int rank = -1;
-  return word != nullptr && sscanf(word, "%d:%lf", &rank, value) == 2 && rank == atoi(getenv("RANK"));
+  double said = 0;
+  if (word == nullptr || sscanf(word, "%d:%lf", &rank, &said) != 2 || rank != atoi(getenv("RANK"))) return false;
+  *value = said;
+  return true;
 }
 
 Transfer post(const Operation& op) {

@@ -138,7 +138,9 @@ def analyse(
         work = beyond_error(work, table.schedule, alignment)
         tell("slowness")
         findings = find_slow(resolved, table, work)
-    end = int(trace.events.enqueue.max()) if len(trace.events) and now is None else now
+    end = now
+    if end is None and len(trace.events):
+        end = max(int(trace.events.enqueue.max()), trace.snapshot_at or 0)
     findings = (*judge_network(trace.series, trace.facts, end).findings, *findings)
     tell("hangs")
     hang = _hangs(resolved, table, now)

@@ -40,6 +40,9 @@ from megatrace.units import NS_PER_S, format_size
 ARROW = " → "
 """Between the two ports in the name of a path's series."""
 
+RANK = " rank "
+"""Between node and rank in the name of an end of which no device is known: NCCL's proxy told of it."""
+
 WORK_REQUEST = "work_request"
 """Name of the facts that are failed completions of the verbs recorder."""
 
@@ -80,6 +83,11 @@ class Path:
     def busy(self) -> NDArray[np.bool_]:
         """Samples since whose predecessor something was on the way."""
         return ~np.isnan(self.bandwidth)
+
+    @property
+    def requests(self) -> str:
+        """What its queue holds."""
+        return "requests of NCCL's proxy" if RANK in self.name.partition(ARROW)[0] else "work requests"
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -194,14 +202,14 @@ def _stall(path: Path, end: int) -> Finding:
     return Finding(
         Kind.HANG_NETWORK,
         Severity.P0,
-        f"the path from {source} to {destination} stands: {path.depth[-1]:.0f} work requests with "
+        f"the path from {source} to {destination} stands: {path.depth[-1]:.0f} {path.requests} with "
         f"{format_size(int(path.outstanding[-1]))} are posted, and none has completed for {seconds:.1f} s",
         confidence=0.9,
         culprits=_culprits(path),
         window=Window(since, None),
         evidence=(
             Evidence(
-                f"{path.depth[-1]:.0f} work requests are posted and not completed", float(path.depth[-1])
+                f"{path.depth[-1]:.0f} {path.requests} are posted and not completed", float(path.depth[-1])
             ),
             Evidence(
                 f"{format_size(path.outstanding[-1])} outstanding", float(path.outstanding[-1]), "bytes"
@@ -299,7 +307,11 @@ def _link(name: str, rank: int | None) -> Link:
 
 
 def _end(name: str, rank: int | None) -> Endpoint:
-    """ "node7 mlx5_0/1" is a device of a node; "port 0x…" and "LID 7" are addresses of nobody known."""
+    """ "node7 mlx5_0/1" is a device of a node, "node7 rank 3" a rank whose device is not known;
+    "port 0x…" and "LID 7" are addresses of nobody known."""
+    at, said, number = name.rpartition(RANK)
+    if said and number.isascii() and number.isdigit():
+        return Endpoint(rank=int(number), node=at)
     node, blank, device = name.partition(" ")
     if blank and "/" in device:
         return Endpoint(rank=rank, node=node, device=device)

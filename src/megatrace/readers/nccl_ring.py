@@ -31,8 +31,9 @@ PLUGIN, PRELOAD = b'"source": "nccl"', b'"source": "preload"'
 NAMES = {PLUGIN: "the profiler plug-in", PRELOAD: "the preloaded library"}
 CALL, START, END, PEER, FAILED, COMMUNICATOR = 1, 2, 3, 4, 5, 8
 KERNELS = 1
-"""In ``channel`` of a call: the events of its kernel were switched on."""
+"""In ``channel`` of a call: the events of its kernel were switched on. The other bits mark its group."""
 NO_NUMBER = 0xFFFF_FFFF
+MAX_RANKS = 1 << 20
 SIZES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1], np.int64)
 """Bytes of an element by NCCL's number of its type."""
 ALWAYS = frozenset(
@@ -170,8 +171,8 @@ def communicators_of(rings: Mapping[int, Ring]) -> dict[int, Group]:
             places.setdefault(name, {})
     found: dict[int, Group] = {}
     for name, known in places.items():
-        size = min(sizes.get(name, 0), 1 << 20)
-        table = np.full(max([size, *(index + 1 for index in known if index < 1 << 20)]), NO_PEER, np.int32)
+        size = min(sizes.get(name, 0), MAX_RANKS)
+        table = np.full(max([size, *(index + 1 for index in known if index < MAX_RANKS)]), NO_PEER, np.int32)
         for index, rank in known.items():
             if 0 <= index < len(table):
                 table[index] = rank
@@ -203,8 +204,9 @@ def calls_of(ring: Ring, rank: int, groups: Mapping[int, Group], kernels: bool) 
     typed = calls["dtype"] < len(SIZES)
     nbytes = calls["nbytes"].astype(np.int64)
     size = SIZES[np.where(typed, calls["dtype"], 0)]
-    failed = np.zeros(n, np.uint8)
-    failed[_joined(keys, records[records["kind"] == FAILED])[0]] = EventFlag.FAILED
+    flags = np.zeros(n, np.uint8)
+    flags[_joined(keys, records[records["kind"] == FAILED])[0]] |= np.uint8(EventFlag.FAILED)
+    flags[_grouped(calls)] |= np.uint8(EventFlag.COALESCED)
     return Events(
         rank=np.full(n, rank, np.int32),
         op=calls["op"].copy(),
@@ -217,7 +219,7 @@ def calls_of(ring: Ring, rank: int, groups: Mapping[int, Group], kernels: bool) 
         end=_times(keys, records[records["kind"] == END]) if kernels else None,
         nbytes=nbytes,
         peer=other,
-        flags=failed,
+        flags=flags,
     )
 
 
@@ -231,7 +233,7 @@ def _several(ring: Ring) -> bool:
 def watched(ring: Ring) -> bool:
     """Whether the kernel of every call that is still there was watched."""
     calls = ring.records[ring.records["kind"] == CALL]
-    return bool((calls["channel"] == KERNELS).all())
+    return bool((calls["channel"] & KERNELS).all())
 
 
 def _writer(head: bytes) -> bytes | None:
@@ -266,6 +268,15 @@ def _joined(keys: NDArray[np.uint64], later: NDArray[np.void]) -> tuple[NDArray[
     return order[at[hit]], hit
 
 
+def _grouped(calls: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Calls that were made in one NCCL group with the one before or behind: they say the same mark, which is
+    that of no group where it is 0."""
+    mark = calls["channel"] >> 1
+    same = np.zeros(len(calls) + 1, np.bool_)
+    same[1:-1] = (mark[1:] == mark[:-1]) & (mark[1:] > 0)
+    return same[1:] | same[:-1]
+
+
 def _times(keys: NDArray[np.uint64], later: NDArray[np.void]) -> NDArray[np.int64]:
     times = np.full(len(keys), UNSEEN, np.int64)
     rows, at = _joined(keys, later)
@@ -274,7 +285,11 @@ def _times(keys: NDArray[np.uint64], later: NDArray[np.void]) -> NDArray[np.int6
 
 
 def _missing(rings: Mapping[int, Ring], groups: Mapping[int, Group]) -> tuple[int, ...]:
-    """Ranks of the largest communicator without a ring, where its numbers are the ranks of the job."""
+    """Ranks without a ring: of as many as the launcher said, else of the largest communicator, where its
+    numbers are the ranks of the job."""
+    world = max((ring.count("world_size") or 0 for ring in rings.values()), default=0)
+    if max(rings) < world <= MAX_RANKS:
+        return tuple(sorted(set(range(world)) - set(rings)))
     table = max((group.rank_of for group in groups.values()), key=len, default=np.empty(0, np.int32))
     known = np.flatnonzero(table >= 0)
     if not bool((table[known] == known).all()):

@@ -1,5 +1,7 @@
 """Rings of RDMA work requests (``native/work_requests_ring.cc``): series of paths, completions that failed.
 
+Where a rank's work requests were not recorded, the requests of NCCL's proxy stand in (``step_paths``).
+
 A path is what all queue pairs between two ports share. Of each: how many requests and bytes were on the way,
 and the bandwidth while any were; the recorder sums these up for each queue pair, so nothing is lost where it
 left samples out or the ring went round. A port is called by its node, device and number where one of the
@@ -12,7 +14,7 @@ import ipaddress
 import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +24,13 @@ from megatrace.model.events import Events
 from megatrace.model.ringformat import MAX_BYTES, Ring, merged
 from megatrace.model.series import FactKind, LogFact, Series, SeriesKind
 from megatrace.model.trace import Coverage, InputInfo, Trace
-from megatrace.readers import registry
-from megatrace.readers.ring_segment import is_ring, read_ring
+from megatrace.readers import registry, step_paths
+from megatrace.readers.ring_segment import is_ring, notes_of, read_ring
 from megatrace.readers.source import ReadOptions, Source
+from megatrace.units import say_ranks
 
 SOURCE = b'"source": "verbs"'
-SAMPLE, ERROR, DEVICE, PATH = 10, 11, 12, 13
+ANCHOR, SAMPLE, ERROR, DEVICE, PATH = 6, 10, 11, 12, 13
 BINS = 4_000
 """Points of a series at most: more than a screen has columns."""
 BIN_NS = 50_000_000
@@ -69,11 +72,12 @@ class VerbsRingReader:
     def __init__(self, options: ReadOptions) -> None:
         self._limit = min(options.max_file_bytes, MAX_BYTES)
         self._rings: list[Ring] = []
+        self._steps: list[Ring] = []
         self._notes: list[str] = []
 
     def refuses(self, head: bytes) -> str | None:
         """The first bytes of a ring, and who wrote it."""
-        if is_ring(head, SOURCE):
+        if is_ring(head, SOURCE) or is_ring(head, step_paths.SOURCE):
             return None
         return "not a ring of work requests"
 
@@ -81,13 +85,14 @@ class VerbsRingReader:
         """Reads one ring."""
         data = source.read_whole(self._limit)
         try:
-            self._rings.append(read_ring(data, source.name))
+            rings = self._steps if is_ring(source.head, step_paths.SOURCE) else self._rings
+            rings.append(read_ring(data, source.name))
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError, struct.error) as error:
             self._notes.append(f"{source.name} was not read: it {source.damage or f'is damaged ({error})'}.")
 
     def finish(self) -> Trace:
         """A Trace of series and facts, without calls. Raises TraceError where no ring could be read."""
-        if not self._rings:
+        if not self._rings and not self._steps:
             raise TraceError(" ".join(self._notes) or "no ring of work requests was read")
         self._rings = merged(self._rings)
         places = [places_of(ring) for ring in self._rings]
@@ -103,13 +108,33 @@ class VerbsRingReader:
             names = {key: path_name(ring, place, known) for key, place in here.items()}
             series += series_of(ring, here, names)
             facts += facts_of(ring, here, names)
+        proxies = merged(self._steps)
+        members = step_paths.members_of(proxies)
+        steps = step_paths.out_of_reach(proxies, self._rings)
+        for ring in steps:
+            names = step_paths.names_of(ring, members)
+            series += series_of(replace(ring, records=step_paths.samples_of(ring)), {}, names)
+        if steps:
+            ranks = say_ranks(sorted({ring.rank for ring in steps if ring.rank is not None}))
+            self._notes.append(
+                f"The queues of {ranks} are those of NCCL's proxy: their work requests were not recorded."
+            )
+        rings = [*self._rings, *steps]
+        self._notes += notes_of(rings)
         return Trace(
             Events.empty(),
             coverage=Coverage(notes=tuple(self._notes)),
-            inputs=tuple(InputInfo(ring.name, "verbs", frozenset(), 1) for ring in self._rings),
+            inputs=tuple(InputInfo(ring.name, "verbs", frozenset(), 1) for ring in rings),
             series=tuple(series),
             facts=tuple(facts),
+            snapshot_at=watched_until(self._rings),
         )
+
+
+def watched_until(rings: Sequence[Ring]) -> int | None:
+    """ns: when a process last polled a completion queue and found it watched; None where none told so."""
+    times = [ring.records["time"][ring.records["kind"] == ANCHOR] for ring in rings]
+    return max((int(found.max()) for found in times if len(found)), default=None)
 
 
 def places_of(ring: Ring) -> dict[int, Place]:
