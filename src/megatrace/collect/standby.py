@@ -138,7 +138,7 @@ class NodeStandby:
         pids: dict[str, set[int]] = {}
         for pid in processes.all_pids(proc):
             for path in map(Path, processes.rings_of(pid, proc)):
-                job = str(path.parent).partition("/root/")[2]
+                job = str(path.parent.relative_to(proc / str(pid) / "root"))
                 rings.setdefault(job, set()).add(path)
                 pids.setdefault(job, set()).add(pid)
         for job, found in rings.items():

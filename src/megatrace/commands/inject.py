@@ -61,7 +61,9 @@ def inject(
     workers: Annotated[int | None, typer.Option(min=1, help="cpu: processes that compute.")] = None,
     cpus: Annotated[str | None, typer.Option(help="cpu: processors to bind them to, as in 0,1.")] = None,
     device: Annotated[int | None, typer.Option(min=0, help="gpu: which one, as PyTorch counts.")] = None,
-    python: Annotated[str, typer.Option(help="gpu: a Python that has PyTorch.")] = sys.executable,
+    python: Annotated[
+        str | None, typer.Option(help="gpu: a Python that has PyTorch (default: the one that runs this).")
+    ] = None,
     interface: Annotated[str | None, typer.Option(help="delay: the network interface.")] = None,
     ms: Annotated[float, typer.Option(min=0.1, max=10_000, help="delay: milliseconds.")] = 10.0,
 ) -> int:
@@ -75,7 +77,7 @@ def inject(
     if fault in (Fault.pause, Fault.recv):
         context, says = _on_rank(fault, _target(fault, pid, job, rank), seconds)
     else:
-        context, says = _on_node(fault, workers, cpus, device, python, interface, ms)
+        context, says = _on_node(fault, workers, cpus, device, python or sys.executable, interface, ms)
     with context:
         print(f"{says} for {duration}; Ctrl-C ends it", flush=True)
         whole = injection.wait(seconds)

@@ -4,8 +4,8 @@ A finding is said once, in English, where it is found: its numbers and names sta
 sentence that the analysis of communication calls can say has its pattern; what stands in the holes (ranks,
 places, calls) is translated by the same means or, being a name or a number, left. A sentence without a pattern
 stays English, which is better than a wrong translation; a test collects what the analysis says of simulated
-jobs, and names every sentence that lacks one. Verdicts on kernel logs are not among them, those on RAS and dumps
-in part.
+jobs, and names every sentence that lacks one. What is quoted from a log (in quotes, or in a hole named ``said``)
+stays as it was printed; those on RAS and dumps, and rare ones on logs, are there in part.
 
 Does not choose what is said, and knows nothing of diagnoses.
 """
@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from megatrace.reports.sentences_zh_logs import LOG_PHRASES, LOGS
+from megatrace.reports.sentences_zh_machines import MACHINE_PHRASES, MACHINES
 from megatrace.reports.sentences_zh_states import STATES
 
 _SENTENCES: tuple[tuple[str, str], ...] = (
@@ -31,9 +33,6 @@ _SENTENCES: tuple[tuple[str, str], ...] = (
     ("deadlock: {who} entered {a} before {b}, the others the other way round",
      "死锁：{who} 先进入 {a}，后进入 {b}，其他 rank 的顺序相反"),
     ("deadlock: {who} wait for each other in a circle", "死锁：{who} 互相循环等待"),
-    ("rank {r} was in training step {k} by its optimizer, and had begun the {phase}",
-     "按优化器计数，rank {r} 处于第 {k} 个训练步，已开始 {phase}"),
-    ("rank {r} was in training step {k} by its optimizer", "按优化器计数，rank {r} 处于第 {k} 个训练步"),
     ("all {n} ranks of {node} ({who}) stopped at the same moment", "{node} 的全部 {n} 个 rank（{who}）同时停止"),
     ("{who} stopped calling: {rest}", "{who} 停止发起调用：{rest}"),
     ("{who} never posted {call} and went on without it", "{who} 跳过了 {call}，继续执行后面的调用"),
@@ -44,10 +43,6 @@ _SENTENCES: tuple[tuple[str, str], ...] = (
     ("{who} died: its host and its device stopped at the same moment", "{who} 已退出：主机与设备同时停止"),
     ("{who} stopped calling", "{who} 停止发起调用"),
     ("{who} died", "{who} 已退出"),
-    ("the job stands at {who}: {a} made no further call that is recorded, and may wait in {x}",
-     "作业停在 {who}：{a} 此后没有被记录到的调用，可能在未被记录的通信中等待"),
-    ("the job stands: {who} made no further call that is recorded, and may wait for any rank in {x}",
-     "作业停住：{who} 此后没有被记录到的调用，可能在未被记录的通信中等待任意 rank"),
     ("the job stands at {name}: all its members made the same calls and none went on",
      "作业停在 {name}：组内所有成员都发起了相同的调用，此后都没有继续"),
     ("the device of {who} stopped before {call}", "{who} 的设备停在 {call} 之前"),
@@ -334,17 +329,20 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     ("{op} #{n} of {comm}", "{comm} 的 {op} #{n}"),
     ("{node} (ranks {r})", "{node}（rank {r}）"),
     ("ranks {r}", "rank {r}"),
+    *MACHINE_PHRASES,
+    *LOG_PHRASES,
 )  # fmt: skip
 
-SENTENCES = (*_SENTENCES, *STATES)
+SENTENCES = (*_SENTENCES, *STATES, *LOGS, *MACHINES)
 
 _NAMES = {"axis": "[A-Z]{2,5}", "op": "[A-Z_]+", "n": "[0-9,.]+", "m": "[0-9,.]+", "k": r"\d+", "s": r"\d+",
-          "when": "(?:now and then between|in) iterations? .+?", "g": r"\d+", "p": r"[\d.,]+", "x": r".+?", "r": r"[\d ,–-]+", "t": r"[\d.,]+(?: \w+)*?"}  # fmt: skip
+          "when": "(?:now and then between|in) iterations? .+?", "g": r"\d+", "p": r"[\d.,]+", "x": r".+?", "dev": r"(?:GPU|port|NIC|NVSwitch|disk|PCIe|hca|mlx|rank|task)[^;]*?", "host": r"[\w.-]+", "r": r"[\d ,–-]+", "t": r"[\d.,]+(?: \w+)*?"}  # fmt: skip
 """What may stand in holes of these names; in others anything."""
 
 
 _BETWEEN = re.compile("(?<=[\u4e00-\u9fff\uff00-\uffef]) (?=[\u4e00-\u9fff])")
 """A blank between two Chinese characters, which comes from a hole that was filled with Chinese."""
+_QUOTED = re.compile(r'"[^"]*"')
 _PROSE = re.compile(
     r"\b(?:the|of|in|was|were|is|are|has|have|its|their|for|that|and|with|which|called|stopped|slower|to)\b"
 )
@@ -373,11 +371,14 @@ def _filled(pairs: tuple[tuple[str, str], ...], text: str) -> str | None:
         match = pattern.fullmatch(text)
         if match is None:
             continue
-        values = {key: phrase(value) for key, value in match.groupdict().items()}
+        found = match.groupdict()
+        values = {key: value if key == "said" else phrase(value) for key, value in found.items()}
         if "r" in values:
             values["r"] = values["r"].replace(", ", "、")
         made = _BETWEEN.sub("", chinese.format(**values))
-        if not _PROSE.search(made):
+        # What a log printed may be English, and what nobody translates is told by prose outside of it.
+        own = made.replace(found["said"], "") if found.get("said") else made
+        if not _PROSE.search(_QUOTED.sub("", own)):
             return made
     return None
 

@@ -1,4 +1,4 @@
-"""Sentences on dumped states (flight recorder) and on answers of NCCL's RAS in English and Chinese.
+"""Sentences on dumped states (flight recorder), RAS, marks and blind spots in English and Chinese.
 
 A table for ``sentences_zh``, which says how it is read.
 """
@@ -29,6 +29,11 @@ STATES: tuple[tuple[str, str], ...] = (
     ("Only the report on the dumps was read, not the dumps.", "只读入了关于 dump 的报告，没有读入 dump 本身。"),
     ("on the nodes of the ranks named, twice: a stack that stays shows who stands", "在上述 rank 所在的节点上执行两次：保持不变的调用栈说明谁停住了"),
     ("if the job stood until TIME without another call, that decides it", "如果作业直到 TIME 都没有新的调用，就可以断定"),
+    # ---- what was not recorded, and what processes marked
+    ("the job stands at {who}: {a} made no further call that is recorded, and may wait in {x}", "作业停在 {who}：{a} 此后没有被记录到的调用，可能在未被记录的通信中等待"),
+    ("the job stands: {who} made no further call that is recorded, and may wait for any rank in {x}", "作业停住：{who} 此后没有被记录到的调用，可能在未被记录的通信中等待任意 rank"),
+    ("rank {r} was in training step {k} by its optimizer, and had begun the {phase}", "按优化器计数，rank {r} 处于第 {k} 个训练步，已开始 {phase}"),
+    ("rank {r} was in training step {k} by its optimizer", "按优化器计数，rank {r} 处于第 {k} 个训练步"),
     # ---- NCCL RAS
     ("{who} are unresponsive: they did not answer RAS, and are not yet considered dead", "{who} 无响应：没有回答 RAS，尚未被视为已退出"),
     ("{who} is unresponsive: it did not answer RAS, and is not yet considered dead", "{who} 无响应：没有回答 RAS，尚未被视为已退出"),
