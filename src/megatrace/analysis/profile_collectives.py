@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from megatrace.analysis.profile_overlap import Intervals, covered, union
+from megatrace.analysis.profile_overlap import Intervals, common, covered, length, union
 from megatrace.analysis.profile_stacks import host_rows, launches, places, stacks
 from megatrace.model.events import Op
 from megatrace.model.profile import NONE, Collective, RankProfile, Work
@@ -92,6 +92,16 @@ def _compute(profile: RankProfile) -> Intervals:
     activities, rows = profile.activities, profile.device_rows
     rows = rows[profile.work[activities.name[rows]] == Work.COMPUTE]
     return union(activities.start[rows], activities.end[rows])
+
+
+def bubble(profile: RankProfile, found: Sequence[Call]) -> int | None:
+    """ns in which a rank exchanged with another stage, waiting for it included, and nothing computed; None
+    where no Send and no Recv was recorded by name."""
+    exchanges = [one for one in found if one.call.op.is_p2p]
+    if not exchanges:
+        return None
+    busy = union(np.array([one.start for one in exchanges]), np.array([one.end for one in exchanges]))
+    return length(busy) - common(busy, _compute(profile))
 
 
 def _meant(profile: RankProfile, launched_by: list[int], rows: list[int]) -> list[Collective]:

@@ -32,6 +32,8 @@ WAITING_CALLS = frozenset(
 """Calls whose time is waiting. An asynchronous copy from pageable memory waits as well (CUDA's documentation,
 "API synchronization behavior"); an event query polls in a loop."""
 _COPIES = ("Memcpy", "MemcpyAsync", "MemcpyWithStream")
+_ROUNDING = 1_000
+"""ns by which work may seem to begin before the end of what it waited for: older recordings have whole µs."""
 _SLACK = 2_000
 """ns by which the recorder's device clock and host clock may differ: kernels have been seen to start 1 µs
 before their launch."""
@@ -209,7 +211,7 @@ def _late_starts(
         np.where(before >= 0, end[before], never),
     )
     order = np.argsort(end, kind="stable")
-    place = np.searchsorted(end[order], start, "right") - 1
+    place = np.searchsorted(end[order], start + _ROUNDING, "right") - 1
     last = order[np.maximum(place, 0)]
     fits = (
         (place >= 0)

@@ -6,11 +6,12 @@ The order of the parts and nothing else: each is a module ``profile_*`` of its o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from megatrace.analysis import profile_overlap, profile_tables, profile_times
-from megatrace.analysis.profile_collectives import calls, collectives
+from megatrace.analysis.profile_collectives import bubble, calls, collectives
 from megatrace.analysis.profile_path import Window, critical_path, windows
 from megatrace.analysis.profile_queues import memory, queues
 from megatrace.model.profile import Activity, RankProfile, work_of
@@ -30,12 +31,17 @@ def profile(
     through everything.
     """
     host, device = profile_tables.tables(profiles)
+    communication = [calls(one) for one in profiles]
     return ProfileResult(
         source="kineto",
         inputs=tuple(
             ProfileInput(one.path, one.rank, len(one.activities), one.device_name) for one in profiles
         ),
-        ranks=tuple(time for one in profiles if (time := profile_overlap.rank_time(one)) is not None),
+        ranks=tuple(
+            replace(time, bubble=bubble(one, found))
+            for one, found in zip(profiles, communication, strict=True)
+            if (time := profile_overlap.rank_time(one)) is not None
+        ),
         streams=tuple(time for one in profiles for time in profile_overlap.stream_times(one)),
         steps=tuple(step for one in profiles for step in steps(one)),
         operators=profile_times.operators(host),
@@ -43,7 +49,7 @@ def profile(
         modules=profile_times.modules(host),
         kernels=profile_times.kernels(device, {name: work_of(name) for name in device.names}),
         paths=tuple(path for one in profiles for path in paths(one, window)),
-        collectives=collectives([calls(one) for one in profiles]),
+        collectives=collectives(communication),
         queues=tuple(queue for one in profiles for queue in queues(one)),
         memory=tuple(use for one in profiles for use in memory(one)),
         flame=profile_times.flame(host),

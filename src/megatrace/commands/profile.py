@@ -21,11 +21,12 @@ from megatrace.analysis.profile_diff import compare
 from megatrace.analysis.profiling import profile as analyse
 from megatrace.clock import SystemClock
 from megatrace.collect.run_settings import settings_near
-from megatrace.commands import command, operations, output, pipeline
+from megatrace.commands import command, operations, output, pipeline, recordings
 from megatrace.errors import UsageError
 from megatrace.model.profile import RankProfile
 from megatrace.model.profile_diff import ProfileDiff
 from megatrace.model.profile_result import ProfileResult
+from megatrace.model.run_settings import Setting
 from megatrace.readers.kineto import open_profiles
 from megatrace.reports import (
     ReportOptions,
@@ -58,7 +59,8 @@ class ProfileFormat(str, Enum):
 )
 def profile(
     paths: Annotated[
-        list[Path], typer.Argument(help="Profiles (*.pt.trace.json), operation tables, directories, globs.")
+        list[Path],
+        typer.Argument(help="Profiles (*.pt.trace.json), rings, operation tables, directories, globs."),
     ],
     format_name: Annotated[
         ProfileFormat, typer.Option("--format", help="Report on standard output.")
@@ -77,8 +79,9 @@ def profile(
 ) -> None:
     """Reads profiles of PyTorch (Kineto), one file a rank, and prints where the time went.
 
-    .gz, .xz and .zst are unpacked. Times of operators and kernels, overlap of communication,
-    idle reasons, the critical path, bandwidth of collectives.
+    Recordings of communication with begins and ends (rings of megatrace run) tell less, and operation tables
+    what stragglers cost. .gz, .xz and .zst are unpacked. Times of operators and kernels, overlap of
+    communication, idle reasons, the critical path, bandwidth of collectives.
     """
     options = ReportOptions(verbose=verbose, generated_at=SystemClock().now(), command=_typed(paths, window))
     shown = output.options_for(sys.stdout, options, os.environ)
@@ -91,6 +94,8 @@ def profile(
     if html is not None:
         output.write_whole(html, profile_html.render(result, options))
     if perfetto is not None:
+        if not profiles:
+            raise UsageError("--perfetto is for profiles; megatrace diagnose draws the calls of a recording")
         output.write_whole(perfetto, profile_perfetto.render(result, profiles))
     if against is not None:
         diff = _compared(against, paths[0], profiles, result)
@@ -127,12 +132,20 @@ def _compared(
         before,
         result,
         (str(against), str(path)),
-        ((*old, *earlier[0].settings), (*new, *profiles[0].settings)),
+        ((*old, *_told(earlier)), (*new, *_told(profiles))),
     )
     return replace(diff, notes=(*diff.notes, *filter(None, (old_note, new_note))))
 
 
+def _told(profiles: tuple[RankProfile, ...]) -> tuple[Setting, ...]:
+    return profiles[0].settings if profiles else ()
+
+
 def _profiled(paths: list[Path], window: str | None) -> tuple[tuple[RankProfile, ...], ProfileResult]:
+    if not recordings.hold_profiles(paths):
+        if window is not None:
+            raise UsageError("--window is for profiles: a recording of communication names no ranges")
+        return (), recordings.profiled(paths)
     with pipeline.progress() as say:
 
         def read(path: str, size: int) -> None:

@@ -19,9 +19,9 @@ import yaml
 
 from megatrace.commands import command, output, pipeline
 from megatrace.errors import UsageError
-from megatrace.model.trace import Trace
 from megatrace.simulator import (
     Scenario,
+    Simulation,
     builtin_scenarios,
     load_scenario,
     named_scenario,
@@ -30,6 +30,7 @@ from megatrace.simulator import (
 )
 from megatrace.simulator.emit import free_space, write_text
 from megatrace.simulator.emit_flight_recorder import ENTRIES, TIMEOUT_MS, write_dumps
+from megatrace.simulator.emit_kineto import write_profiles
 from megatrace.simulator.truth import Truth
 
 LINE_BYTES = 160
@@ -39,13 +40,14 @@ ON_DEMAND_NS = 200_000_000
 
 
 class Dialect(str, Enum):
-    """Layouts of a call log, and dumps of PyTorch's flight recorder."""
+    """Layouts of a call log, dumps of PyTorch's flight recorder, and profiles of PyTorch."""
 
     bare = "bare"
     op_count = "opCount"
     group_hash = "groupHash"
     bracketed = "bracketed"
     flight_recorder = "flight-recorder"
+    kineto = "kineto"
 
 
 @command(
@@ -90,29 +92,34 @@ def simulate_(
     with pipeline.progress() as say:
         if say is not None:
             say(0, 0, f"simulating {chosen.world_size:,} ranks")
-        run = with_counterfactual(simulate(chosen))
+        run = with_counterfactual(simulate(chosen, kernels=dialect is Dialect.kineto))
         needed, free = len(run.trace.events) * LINE_BYTES, free_space(out)
         if needed > free:
             raise UsageError(
                 f"{out}: the logs need up to {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
                 "name a folder on a larger disk"
             )
-        lines = _write(run.trace, out, dialect, chosen, say)
+        lines = _write(run, out, dialect, say)
     output.write_whole(out.parent / "truth.json", json.dumps(run.truth.as_json(), indent=1) + "\n")
     output.write_whole(out.parent / "job.yaml", yaml.safe_dump(job_yaml(chosen), sort_keys=False))
     seconds = time.monotonic() - begin
     print(f"{lines:,} calls of {chosen.world_size:,} ranks written to {out} in {seconds:.1f} s.")
     print(f"The truth is in {out.parent / 'truth.json'}: {_said(run.truth)}.")
-    print(f"Next: megatrace diagnose {out} --ranks-per-node {chosen.ranks_per_node}")
+    told = f"diagnose {out} --ranks-per-node {chosen.ranks_per_node}"
+    print(f"Next: megatrace {f'profile {out}' if dialect is Dialect.kineto else told}")
 
 
-def _write(trace: Trace, out: Path, dialect: Dialect, chosen: Scenario, say: pipeline.Say | None) -> int:
+def _write(run: Simulation, out: Path, dialect: Dialect, say: pipeline.Say | None) -> int:
     """Writes the recording; how many calls it holds."""
+    trace, chosen = run.trace, run.scenario
 
     def progress(done: int, of: int) -> None:
         if say is not None:
             say(done, of, "writing logs")
 
+    if dialect is Dialect.kineto:
+        write_profiles(run, out, progress)
+        return len(trace.events)
     if dialect is not Dialect.flight_recorder:
         return write_text(trace, out, dialect.value, progress)
     # A watchdog dumps when a call has not completed in time; a job that is cut while it moves, on demand.

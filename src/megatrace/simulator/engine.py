@@ -218,9 +218,12 @@ class _StageRun:
         begin = np.maximum(self._launch(item.kernels), state.compute)
         state.launched.append((state.kernels, begin))
         state.compute = begin + duration
+        if state.busy is not None:
+            state.busy.append((state.host, begin, state.compute))
 
     def _wait(self, item: Wait) -> None:
         state = self.state
+        before = state.host
         if item.until is Until.DEVICE:
             done = np.maximum(np.maximum(state.compute, state.p2p), state.grads)
             state.host = np.maximum(state.host, done)
@@ -231,6 +234,8 @@ class _StageRun:
             state.compute = np.maximum(state.compute, state.grads)
         elif len(state.gather) > 1:
             state.compute = np.maximum(state.compute, state.gather[0])
+        if state.busy is not None and state.host is not before:
+            state.waits.append((before, state.host))
 
     def _arrival(self, item: Call | RingStep) -> F8:
         """When the call's kernel comes to the head of its lane."""

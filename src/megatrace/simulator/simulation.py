@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -14,7 +15,7 @@ from megatrace.errors import ConfigError
 from megatrace.model.trace import Trace
 from megatrace.simulator.blurred import blurred
 from megatrace.simulator.cluster import F8, Cluster
-from megatrace.simulator.effects import generator
+from megatrace.simulator.effects import clocks, generator
 from megatrace.simulator.engine import Engine
 from megatrace.simulator.faults import (
     STANDSTILLS,
@@ -35,6 +36,7 @@ from megatrace.simulator.program import Channel, Program
 from megatrace.simulator.recording import Recorder, Rewrite, Skip
 from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.sharded import sharded
+from megatrace.simulator.state import StageState
 from megatrace.simulator.stops import Hit, Strike, crossed_calls, row_at, strike_of, struck, swapped_calls
 from megatrace.simulator.truth import Truth, compared, describe
 
@@ -49,6 +51,11 @@ class Simulation:
     scenario: Scenario
     trace: Trace
     truth: Truth
+    kernels: tuple[F8, ...] | None = None
+    """Per rank float64 [kernels, 3]: launch, begin and end of what its device computed, ns after the start of
+    the job by its node's clock; None where that was not kept."""
+    waits: tuple[F8, ...] | None = None
+    """Per rank float64 [waits, 2]: begin and end of its host's waits for the device, likewise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,18 +69,38 @@ class _Run:
     work: F8
     """[world, iterations]: ns of kernels that a rank's device was asked to do"""
     struck_at: dict[int, float]
+    states: list[StageState]
+    """as the engine left them"""
 
 
-def simulate(scenario: Scenario) -> Simulation:
-    """Runs a scenario. ``ConfigError`` where a fault names a call that its rank never makes."""
+def simulate(scenario: Scenario, *, kernels: bool = False) -> Simulation:
+    """Runs a scenario; ``kernels`` keeps what every device computed, too.
+
+    ``ConfigError`` where a fault names a call that its rank never makes.
+    """
     deaths = _deaths(scenario)
-    run = _run(scenario, deaths)
+    run = _run(scenario, deaths, kernels=kernels)
     until = scenario.capture.cut_at_s * 1e9 if scenario.capture.cut_at_s else np.inf
     trace = run.recorder.trace(run.strikes.rewrites, run.strikes.skips, until)
     trace = captured(trace, scenario)
     hits = run.strikes.hits
     truth = describe(scenario, run.recorder.cluster, run.ends, run.work, run.struck_at, hits, deaths)
-    return Simulation(scenario, trace, blurred(truth, scenario, trace))
+    computed = _by_rank(run, [state.busy or [] for state in run.states], 3) if kernels else None
+    waited = _by_rank(run, [state.waits for state in run.states], 2) if kernels else None
+    return Simulation(scenario, trace, blurred(truth, scenario, trace), computed, waited)
+
+
+def _by_rank(run: _Run, kept: Sequence[Sequence[tuple[F8, ...]]], width: int) -> tuple[F8, ...]:
+    """Times that each stage kept as [dp, cp, tp], rank by rank and on the clocks of the nodes."""
+    cluster = run.recorder.cluster
+    offset, drift = clocks(cluster)
+    found: dict[int, F8] = {}
+    for grid, busy in zip(cluster.grid, kept, strict=True):
+        times = np.array(busy).reshape(len(busy), width, grid.size)
+        for column, rank in enumerate(grid.reshape(-1).tolist()):
+            node = rank // cluster.scenario.ranks_per_node
+            found[rank] = times[:, :, column] * (1 + drift[node]) + offset[node]
+    return tuple(found[rank] for rank in range(cluster.scenario.world_size))
 
 
 def iteration_times(scenario: Scenario) -> F8:
@@ -230,10 +257,13 @@ class _Strikes:
             self.rewrites.append(Rewrite(fault.rank, iteration, second, instead=first))
 
 
-def _run(scenario: Scenario, deaths: F8 | None) -> _Run:
+def _run(scenario: Scenario, deaths: F8 | None, *, kernels: bool = False) -> _Run:
     cluster = Cluster(scenario)
     _check_links(scenario, cluster)
     engine, recorder, strikes = Engine(cluster, deaths), Recorder(cluster), _Strikes(scenario, cluster)
+    if kernels:
+        for state in engine.states:
+            state.busy = []
     cache: dict[ProgramKey, Program] = {}
     ends = np.full(scenario.iterations + 1, np.inf)
     ends[0] = 0.0
@@ -249,7 +279,7 @@ def _run(scenario: Scenario, deaths: F8 | None) -> _Run:
             break
         if finished.all():
             ends[iteration + 1] = max(float(state.host.max()) for state in engine.states)
-    return _Run(recorder, strikes, ends, work, engine.struck_at)
+    return _Run(recorder, strikes, ends, work, engine.struck_at, engine.states)
 
 
 def _check_links(scenario: Scenario, cluster: Cluster) -> None:

@@ -48,6 +48,10 @@ class StageState:
     gather: deque[F8] = field(default_factory=lambda: deque(maxlen=2))
     launched: deque[tuple[int, F8]] = field(default_factory=deque)
     kernels: int = 0
+    busy: list[tuple[F8, F8, F8]] | None = None
+    """Launch, begin and end of what a device computed, where that is to be kept."""
+    waits: list[tuple[F8, F8]] = field(default_factory=list)
+    """Begin and end of the host's waits for its device, kept with ``busy``."""
     death: F8 | None = None
     out_of_step: dict[Channel, NDArray[np.bool_]] = field(default_factory=dict)
 
