@@ -134,7 +134,15 @@ def test_a_node_without_rdma_gets_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ['{"schema":"megatrace.ports/1"', "null", '{"host":1,"time_ns":"x","ports":[]}']
+    "damage",
+    [
+        '{"host":"a","time_ns":1,"ports":[{"device":"x","port":1}]}',
+        '{"host":"a","time_ns":1,"ports":{"device":"x"}}',
+        '{"host":"a","time_ns":1,"ports":[{"device":"y","port":1,"state":"UP","counters":{"a":1e999}}]}',
+        '{"schema":"megatrace.ports/1"',
+        "null",
+        '{"host":1,"time_ns":"x","ports":[]}',
+    ],
 )
 def test_a_reading_that_is_damaged_is_left_out(tmp_path: Path, damage: str) -> None:
     log = PortLog(tmp_path / "kept", node(tmp_path / "sys"), program="no-such-program")

@@ -101,7 +101,7 @@ class PortsReader:
         bad = sum(not _taken(line, ports, pairs) for line in lines)
         if bad:
             self._statements.notes.append(f"{source.name}: {bad} of {len(lines)} readings are damaged.")
-        facts = [*(port.fact() for port in ports.values()), *pairs.values()]
+        facts = [*(port.fact() for port in ports.values() if port.states), *pairs.values()]
         self._statements.take(
             source.name, facts, shape="readings of RDMA ports", lines=len(lines), stated=len(facts)
         )
