@@ -17,6 +17,7 @@ from megatrace.model.finding import Diagnosis, Kind, Status, Verdict
 from megatrace.model.optable import NUMBER, OpTable, OpType, dense
 from megatrace.model.trace import Trace
 from megatrace.readers.opening import open_trace
+from megatrace.reports.jsonfile import to_json
 
 FOUR = Job(pp=4, dp=4)
 
@@ -190,6 +191,29 @@ def test_operations_that_do_not_match_are_said() -> None:
     seen = diagnose(Trace(Events.empty(), operations=torn))
     assert seen.verdict is Verdict.UNDECIDABLE
     assert "stage 1 has 6 forward-recv for 8 forward-compute operations" in seen.headline
+
+
+def test_operations_that_take_no_time_are_said() -> None:
+    table, _ = operation_table(Job())
+    still = replace(table, duration=np.zeros_like(table.duration), start=np.zeros_like(table.start))
+    seen = diagnose(Trace(Events.empty(), operations=still))
+    assert "no operation takes any time" in seen.headline
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_rows_end_in_a_verdict(seed: int) -> None:
+    """Rows lost, doubled and overwritten: a verdict that can be shown, never an exception."""
+    rng = np.random.default_rng(seed)
+    table, _ = operation_table(Job(pp=2, dp=2, micro_batches=4, steps=2, vpp=1 + seed % 2))
+    table = table.take(rng.integers(0, len(table), len(table)) if seed % 3 else np.arange(len(table)))
+    for name in rng.choice(OpTable.__slots__, 2):
+        column = getattr(table, name).copy()
+        rows = rng.integers(0, len(column), max(1, len(column) // 20))
+        column[rows] = rng.integers(0, 10**9 if name in ("start", "duration") else 6, len(rows))
+        table = replace(table, **{name: column})
+    seen = diagnose(Trace(Events.empty(), operations=table))
+    assert seen.headline
+    assert to_json(seen)
 
 
 def test_pictures_show_the_work_of_the_slow_worker() -> None:

@@ -106,7 +106,7 @@ def _result(replay: Replay, rows: int) -> WhatIfResult:
     ends = np.stack([np.ones(shape, np.bool_), np.zeros(shape, np.bool_)])
     replayed, equal = replay.times(ends)
     alone = _alone(grid).means(replay)
-    base = float(equal.mean())
+    base = max(float(equal.mean()), NOTHING)
     slow = {key: seconds / base for key, seconds in alone.items() if key[0] != "all but"}
     stages = np.array([slow["stage", s] for s in range(len(grid.stages))])
     replicas = np.array([slow["replica", d] for d in range(len(grid.replicas))])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.analysis.whatif_graph import OpGraph, build
-from megatrace.model.optable import OP_TYPES, OpGrid
+from megatrace.model.optable import OP_TYPES, OpGrid, Unreplayable
 
 F8 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -43,6 +43,8 @@ class Replay:
         """Raises Unreplayable."""
         graph = build(grid)
         own = transfers(grid, graph)
+        if not own.any():
+            raise Unreplayable("no operation takes any time")
         ideal = np.empty(len(grid))
         for number, kind in enumerate(OP_TYPES):
             nodes = grid.optype == number

@@ -51,14 +51,19 @@ class WhatIfResult:
     @property
     def slowdown(self) -> float:
         """S: mean replayed step against mean equal step."""
-        return float(self.replayed_s.mean() / self.equal_s.mean())
+        return _ratio(self.replayed_s, self.equal_s)
 
     @property
     def between(self) -> float:
         """Mean recorded step against mean replayed one: what passes between operations."""
-        return float(self.recorded_s.mean() / self.replayed_s.mean())
+        return _ratio(self.recorded_s, self.replayed_s)
 
     @property
     def lost_s(self) -> float:
         """Seconds of all steps that would not have passed if all were equal."""
         return float((self.replayed_s - self.equal_s).sum())
+
+
+def _ratio(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> float:
+    """Of the means; 1 where the steps of the divisor take no time."""
+    return float(longer.mean() / shorter.mean()) if shorter.mean() > 0 else 1.0
