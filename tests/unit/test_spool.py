@@ -136,8 +136,9 @@ def test_the_command_keeps_what_there_is_once(tmp_path: Path) -> None:
     ring = torch_ring.Ring(str(tmp_path), 64)
     made(ring, 0, 3)
     words = [sys.executable, "-m", "megatrace", "collect", "--out", str(tmp_path / "kept"), "--once"]
+    words += ["--rings", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert "records of" in done.stdout
+    assert "3 records of 1 rings" in done.stdout
     assert list((tmp_path / "kept").glob(f"{Path(ring.path).stem}-*.parquet"))
     assert open_trace([tmp_path / "kept"]).events.seq.tolist() == [0, 1, 2]
 

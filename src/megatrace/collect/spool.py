@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,7 +67,11 @@ class Spool:
                 continue  # just being made, or gone
             kept += self._keep(ring)
             for beside in path.parent.glob(f"groups-*-{ring.pid}.json"):
-                self._write(self.folder / beside.name, beside.read_bytes())
+                names = b""
+                with suppress(OSError):  # the process has ended, and somebody has put its files away
+                    names = beside.read_bytes()
+                if names:
+                    self._write(self.folder / beside.name, names)
         self.pack_parts(MANY)
         self._rotate()
         return kept
