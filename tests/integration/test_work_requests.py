@@ -53,11 +53,12 @@ def build(folder: Path, more: Sequence[str] = ()) -> Built:
     return Built(folder, ours, alone)
 
 
-def ran(built: Built, rings: Path, route: str, *arguments: str) -> dict[str, Any]:
+def ran(built: Built, rings: Path, route: str, *arguments: str, **more: str) -> dict[str, Any]:
     """What the client said, with our library in its way by one of the routes, or none."""
     environment = {"PATH": os.environ["PATH"], "MEGATRACE_RING_DIR": str(rings), "RANK": "3"}
     environment["LD_LIBRARY_PATH"] = str(built.folder)
     environment["MEGATRACE_SYSFS"] = str(rings / "sys")
+    environment |= more
     if route == "preload":
         environment["LD_PRELOAD"] = str(built.library)
     elif route == "named":

@@ -11,7 +11,7 @@ import pytest
 
 from megatrace.errors import TraceError
 from megatrace.model.events import NO_PEER, NO_SEQ, UNSEEN, EventFlag, Op
-from megatrace.model.ringformat import HEAD, MAGIC, RECORD
+from megatrace.model.ringformat import ANCHOR, ANCHOR_AT, HEAD, MAGIC, RECORD
 from megatrace.model.trace import Observable, Trace
 from megatrace.readers.nccl_ring import CALL, COMMUNICATOR, END, FAILED, PEER, START
 from megatrace.readers.opening import open_trace
@@ -159,3 +159,70 @@ def test_damaged_records_give_an_error_or_a_trace(tmp_path: Path) -> None:
         except TraceError:
             continue
         assert len(trace.events) <= 64
+
+
+def test_the_header_tells_device_jobs_and_releases(tmp_path: Path) -> None:
+    for rank, device, job, nccl in ((0, "0000:3b:00.0", "a", "2.29.7"), (1, None, "b", "2.28.3")):
+        more = {"device": device} if device else {}
+        write(tmp_path, rank, [member(rank)], [row(CALL, 1, 0)], job=job, nccl=nccl, **more)
+    trace = read(tmp_path)
+    assert [(place.rank, place.device) for place in trace.places] == [(0, "0000:3b:00.0"), (1, None)]
+    notes = " ".join(trace.coverage.notes)
+    assert "The rings are of several jobs: a, b; they are read as one." in notes
+    assert "NCCL is not the same on all ranks: 2.28.3 on rank 1; 2.29.7 on rank 0." in notes
+
+
+def test_ranks_that_left_no_ring_are_told_by_the_size_of_the_job(tmp_path: Path) -> None:
+    write(tmp_path, 1, [member(0, 1)], [row(CALL, 1, 0)], world_size="4")
+    assert read(tmp_path).coverage.ranks_missing == (0, 2, 3)
+
+
+def anchored(folder: Path, pid: int, offset: int, at: int) -> None:
+    """Writes what the recorder last saw of the clocks into a ring."""
+    path = folder / f"nccl-a-{pid}.ring"
+    data = bytearray(path.read_bytes())
+    ANCHOR.pack_into(data, ANCHOR_AT, offset, at)
+    path.write_bytes(bytes(data))
+
+
+def test_rings_of_one_boot_stand_on_one_clock(tmp_path: Path) -> None:
+    """Rank 0 ended before the clock went an hour forward, and does not know; that of another boot stays."""
+    hour = 3600 * SECOND
+    for rank, boot in ((0, "x"), (1, "x"), (2, "y")):
+        write(tmp_path, rank, [member(rank, 3)], [row(CALL, 1, 0)], boot=boot)
+    anchored(tmp_path, 10, EPOCH, SECOND)
+    anchored(tmp_path, 11, EPOCH + hour, 9 * SECOND)
+    anchored(tmp_path, 12, EPOCH, 5 * SECOND)
+    trace = read(tmp_path)
+    assert trace.events.enqueue.tolist() == [EPOCH + hour, EPOCH + hour, EPOCH]
+    (note,) = trace.coverage.notes
+    assert note.startswith("The clock of a was set by +3,600.000 s while the job ran")
+
+
+def test_a_ring_of_another_version_says_which(tmp_path: Path) -> None:
+    write(tmp_path, 0, [member(0, 1)], [row(CALL, 1, 0)])
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data[:7] + b"\x02" + data[8:])
+    with pytest.raises(TraceError, match="it is of version 2, and this MegaTrace reads version 1"):
+        read(tmp_path)
+
+
+def test_calls_of_one_group_are_marked_and_still_watched(tmp_path: Path) -> None:
+    marks = [0, 1, 1, 2, 3, 3, 0, 0]
+    rows = [row(CALL, 1, number, channel=1 | mark << 1) for number, mark in enumerate(marks)]
+    rows += [row(END, 1, number) for number in range(len(marks))]
+    write(tmp_path, 0, [member(0, 1)], rows)
+    trace = read(tmp_path)
+    assert trace.events.flags is not None
+    assert (trace.events.flags == EventFlag.COALESCED).tolist() == [
+        False,
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert trace.coverage.has(Observable.END)

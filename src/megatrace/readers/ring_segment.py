@@ -54,6 +54,8 @@ def read_ring(data: bytes, name: str) -> Ring:
 
     try:
         columns, told = _parquet(data) if data.startswith(PARQUET) else _arrow(data)
+        if any(column.dtype.kind not in "iu" for column in columns.values()):
+            raise ValueError("its columns are not whole numbers")
         return ring_of(columns, told, name)
     except (pa.ArrowException, zlib.error, OSError) as error:
         kind = "Parquet" if data.startswith(PARQUET) else "Arrow"
