@@ -27,6 +27,7 @@ from megatrace.readers.flight_recorder_pickle import PickleRefused, loads
 from megatrace.readers.opening import open_trace
 from megatrace.simulator.torch_pickle import Shared, torch_pickle
 from tests.unit.flight_recorder_cases import Recorder
+from tests.unit.ras_cases import HEAD
 from tests.unit.test_inspector import line
 
 FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
@@ -55,22 +56,9 @@ def plain() -> Recorder:
     return made.call("0", "all_reduce", "started", at=9).call("7", "broadcast", "scheduled", at=9)
 
 
-RAS_TEXT = """NCCL version 2.27.5 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 12090
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          8            1         32       32
-
-Communicators... (0.01s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         4         8        32        32   RUNNING  INCOMPLETE,ERROR,MISMATCH
+RAS_TEXT = (
+    HEAD
+    + """    0         1         4         8        32        32   RUNNING  INCOMPLETE,ERROR,MISMATCH
 
 Errors
 ======
@@ -102,6 +90,7 @@ Warnings
   Rank 2 -- GPU 2 managed by process 3 on node 10.0.0.1
   Rank 3 -- GPU 3 managed by process 4 on node 10.0.0.1
 """
+)
 
 
 def ras_json() -> str:

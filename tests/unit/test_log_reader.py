@@ -66,7 +66,7 @@ def test_lines_that_a_terminal_broke_are_put_together_even_inside_numbers() -> N
 
 def test_lines_of_equal_length_are_not_taken_for_broken_ones() -> None:
     text = "".join(
-        f"6,3973,22799663{i},-;nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping\n"
+        f"6,700,5100020{i},-;nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping\n"
         for i in range(5)
     )
     assert len(facts(text)) == 5
@@ -74,11 +74,11 @@ def test_lines_of_equal_length_are_not_taken_for_broken_ones() -> None:
 
 def test_a_record_that_goes_on_in_the_next_line_is_one() -> None:
     text = (
-        " iteration  10/ 100 | elapsed time per iteration (s): 105.16 | learning\n rate: 4.4E-05 | number of nan\n"
-        "iterations:  0 | TFLOPs: 149.10 |\n"
+        " iteration  10/ 100 | elapsed time per iteration (s): 21.07 | learning\n rate: 2.0E-04 | number of nan\n"
+        "iterations:  0 | TFLOPs: 171.35 |\n"
     )
     (fact,) = facts(text)
-    assert (fact.get("step"), fact.get("time"), fact.get("tflops")) == (10, 105.16, 149.1)
+    assert (fact.get("step"), fact.get("time"), fact.get("tflops")) == (10, 21.07, 171.35)
 
 
 def test_bytes_that_are_no_utf8_do_not_hide_the_lines_after_them() -> None:

@@ -15,23 +15,7 @@ from megatrace.model.finding import Diagnosis, Kind, Verdict
 from megatrace.model.ras import Absence
 from megatrace.model.trace import Trace
 from megatrace.readers.opening import open_trace
-
-HEAD = """NCCL version 2.27.5 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 12090
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          8            1         32       32
-
-Communicators... (0.01s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-"""
+from tests.unit.ras_cases import HEAD
 
 
 def text(rows: str, errors: str = "", warnings: str = "") -> str:

@@ -21,6 +21,7 @@ SAMPLES = {
     "node": "node7", "t": "7 m 12 s", "u": "1.61", "v": "3.25", "n": "1,234", "m": "8", "k": "12", "s": "2",
     "g": "4", "p": "97", "r": "11", "file": "logs/rank_3.log", "differs": "4 elements", "all": "32",
     "a": "17", "b": "18", "c": "19", "dev": "GPU 3", "host": "node7",
+    "bare": "ALLREDUCE seq 7", "grp": "PG 3 (tp)", "q": "rank 9",
     "said": "IndexError: the list is at its end",
 }  # fmt: skip
 

@@ -336,7 +336,8 @@ _PHRASES: tuple[tuple[str, str], ...] = (
 SENTENCES = (*_SENTENCES, *STATES, *LOGS, *MACHINES)
 
 _NAMES = {"axis": "[A-Z]{2,5}", "op": "[A-Z_]+", "n": "[0-9,.]+", "m": "[0-9,.]+", "k": r"\d+", "s": r"\d+",
-          "when": "(?:now and then between|in) iterations? .+?", "g": r"\d+", "p": r"[\d.,]+", "x": r".+?", "dev": r"(?:GPU|port|NIC|NVSwitch|disk|PCIe|hca|mlx|rank|task)[^;]*?", "host": r"[\w.-]+", "r": r"[\d ,–-]+", "t": r"[\d.,]+(?: \w+)*?"}  # fmt: skip
+          "when": "(?:now and then between|in) iterations? .+?", "g": r"\d+", "p": r"[\d.,]+", "x": r".+?", "dev": r"(?:GPU|port|NIC|NVSwitch|disk|PCIe|hca|mlx|rank|task)[^;]*?", "host": r"[\w.-]+",
+          "bare": "[^()]+?", "grp": r"[^()]+?(?: \([^()]+\))?", "q": "[^()]+", "r": r"[\d ,–-]+", "t": r"[\d.,]+(?: \w+)*?"}  # fmt: skip
 """What may stand in holes of these names; in others anything."""
 
 
