@@ -61,6 +61,7 @@ def _exits(facts: Sequence[LogFact]) -> list[Claim]:
 
 
 def _ended(fact: LogFact, code: int, closing: Sequence[LogFact]) -> Claim:
+    pid = fact.word("pid")
     name = SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"exit code {code}"
     who = (
         f"rank {fact.rank}" + (f" (local rank {fact.local_rank})" if fact.local_rank is not None else "")
@@ -87,7 +88,7 @@ def _ended(fact: LogFact, code: int, closing: Sequence[LogFact]) -> Claim:
     if code == -9:
         text, remedy, kind, order = (
             "was killed by SIGKILL (-9): most often the host's out-of-memory killer, or a memory limit (cgroup)",
-            f'Look for pid {fact.word("pid")} in dmesg of that node ("Killed process"); raise the memory limit or use less host memory.',
+            f'Look for {f"pid {pid}" if pid else "the process"} in dmesg of that node ("Killed process"); raise the memory limit or use less host memory.',
             Kind.RESOURCE,
             Order.KILLED,
         )
@@ -130,7 +131,7 @@ def _ended(fact: LogFact, code: int, closing: Sequence[LogFact]) -> Claim:
     steps = (
         (
             NextStep(
-                f"dmesg -T | grep -i -e 'killed process' -e oom | grep {fact.word('pid')}",
+                f"dmesg -T | grep -i -e 'killed process' -e oom{f' | grep {pid}' if pid else ''}",
                 "on that node: whether the kernel killed it",
             ),
         )

@@ -201,6 +201,7 @@ LOGS: tuple[tuple[str, str], ...] = (
     ("the {a} to {n} other process (pid {b}) is torchrun cleaning up: they did not fail", "发给另外 {n} 个进程（pid {b}）的 {a} 是 torchrun 在清理：它没有故障"),
     ("a traceback that ends in torchrun or elastic is the launcher's, not the job's", "以 torchrun 或 elastic 结尾的 traceback 属于启动器，不属于作业"),
     ('Look for pid {n} in dmesg of that node ("Killed process"); raise the memory limit or use less host memory.', '在该节点的 dmesg 中查找 pid {n}（"Killed process"）；提高内存限制或减少主机内存的使用。'),
+    ('Look for the process in dmesg of that node ("Killed process"); raise the memory limit or use less host memory.', '在该节点的 dmesg 中查找该进程（"Killed process"）；提高内存限制或减少主机内存的使用。'),
     ("Keep a core dump; look at the native stack. On one node only: test its memory and GPU.", "保留 core dump；查看原生调用栈。若只发生在一个节点：测试其内存和 GPU。"),
     ("Slurm ended the job because node {node} failed", "Slurm 终止了作业，因为节点 {node} 故障"),
     ("Look at that node's BMC and kernel log; it did not answer Slurm.", "查看该节点的 BMC 和内核日志；它没有回答 Slurm。"),
