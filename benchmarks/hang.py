@@ -3,7 +3,7 @@
 10,240 ranks × 1,000 calls on 2,624 communicators of three axes, one rank stopped eight calls early,
 another passed a wrong size once. The limit is to read rank, communicator, number, operation and size of
 every call once. The verdict from ready frontiers (what agents report) is timed apart, for a job of 16,384
-ranks.
+ranks in twelve communicators each.
 """
 
 from __future__ import annotations
@@ -27,30 +27,36 @@ WRONG = 3333
 SECOND = 1_000_000_000
 
 
-def groups(layout: ParallelLayout) -> tuple[Communicator, ...]:
-    """TP, DP and model groups: every rank is in three."""
+THREE = (Axis.TENSOR, Axis.DATA, Axis.MODEL)
+TWELVE = (*THREE, *3 * (Axis.TENSOR, Axis.DATA, Axis.PIPELINE))
+"""The communicators of a rank by axis. Jobs have several on the same ranks, one for each process group."""
+
+
+def groups(layout: ParallelLayout, axes: tuple[Axis, ...]) -> tuple[Communicator, ...]:
+    """The communicators, those of the first axis first."""
     found: list[Communicator] = []
-    for axis in (Axis.TENSOR, Axis.DATA, Axis.MODEL):
+    for axis in axes:
         for members in np.sort(layout.groups(axis), axis=1).tolist():
             found.append(Communicator(len(found), tuple(members), axis=axis))
     return tuple(found)
 
 
-def calls(layout: ParallelLayout, communicators: tuple[Communicator, ...], number: int) -> Events:
-    """Every rank makes the same calls, eight in ten on its TP group; the odd ranks deviate as said above."""
-    world = layout.world_size
-    of = np.empty((3, world), np.int32)
-    for item in communicators:
-        axis = (Axis.TENSOR, Axis.DATA, Axis.MODEL).index(item.axis or Axis.TENSOR)
-        of[axis, list(item.members or ())] = item.id
-    kind = np.where(np.arange(number) % 10 < 8, 0, np.arange(number) % 10 - 7)
+def calls(layout: ParallelLayout, axes: tuple[Axis, ...], number: int) -> Events:
+    """Every rank makes the same calls, eight in turn on its first communicator and then one on each other;
+    the odd ranks deviate as said above."""
+    world, kinds = layout.world_size, len(axes)
+    of = np.empty((kinds, world), np.int32)
+    for item, which in zip(groups(layout, axes), _kinds(layout, axes), strict=True):
+        of[which, list(item.members or ())] = item.id
+    turn = np.arange(number) % (8 + kinds - 1)
+    kind = np.maximum(turn - 7, 0)
     seq = np.empty(number, np.int64)
-    for one in range(3):
+    for one in range(kinds):
         seq[kind == one] = np.arange((kind == one).sum())
     rank = np.repeat(np.arange(world, dtype=np.int32), number)
     events = Events(
         rank=rank,
-        op=np.tile((kind + 1).astype(np.uint8), world),
+        op=np.tile((kind % 3 + 1).astype(np.uint8), world),
         seq=np.tile(seq, world),
         enqueue=np.tile(np.arange(number, dtype=np.int64) * 1_000_000, world) + SECOND,
         count=np.full(len(rank), 4096, np.int64),
@@ -63,12 +69,17 @@ def calls(layout: ParallelLayout, communicators: tuple[Communicator, ...], numbe
     return events.take(keep)
 
 
+def _kinds(layout: ParallelLayout, axes: tuple[Axis, ...]) -> list[int]:
+    """Which of the axes each communicator is of."""
+    return [kind for kind, axis in enumerate(axes) for _ in layout.groups(axis)]
+
+
 def main() -> int:
     """Measures, prints, writes ``results/hang.json``; 1 where a goal is missed."""
     layout = ParallelLayout(tp=8, pp=16, dp=80)
-    communicators = groups(layout)
+    communicators = groups(layout, THREE)
     members = Members.of(communicators)
-    events = calls(layout, communicators, CALLS)
+    events = calls(layout, THREE, CALLS)
 
     def read() -> int:
         columns = (events.rank, events.comm, events.seq, events.op, events.count)
@@ -86,10 +97,10 @@ def main() -> int:
     )
 
     large = ParallelLayout(tp=8, pp=16, dp=128)
-    many = groups(large)
-    frontier = Frontier.from_events(calls(large, many, 200), many)
+    frontier = Frontier.from_events(calls(large, TWELVE, 200), groups(large, TWELVE))
+    assert len(frontier.entry_rank) == large.world_size * len(TWELVE)
     hints = Hints(until=frontier.end + 3600 * SECOND)
-    verdict = interleaved({"verdict": lambda: find_hangs(frontier, large, hints=hints)}, rounds=3)
+    verdict = interleaved({"verdict": lambda: find_hangs(frontier, large, hints=hints)}, rounds=9)
     result = find_hangs(frontier, large, hints=hints)
     assert result.findings, result.reason
     assert result.findings[0].culprits.ranks in ((STOPPED,), (WRONG,)), result.reason
@@ -99,6 +110,7 @@ def main() -> int:
     goals = [
         Goal("lag / reading the columns", timing["lag"].median / limit, 5),
         Goal("lag and mismatch / reading the columns", timing["lag and mismatch"].median / limit, 15),
+        Goal("verdict from frontiers, ms CPU", timing["verdict"].median * 1e3, 50),
         Goal("bytes of a frontier a rank", len(frontier.to_bytes()) / len(frontier), 4096),
     ]
     for name, taken in timing.items():
@@ -109,6 +121,7 @@ def main() -> int:
         "calls": len(events),
         "communicators": len(communicators),
         "verdict_ranks": large.world_size,
+        "verdict_communicators": len(frontier.members.bounds) - 1,
         "cpu": {name: taken.as_json() for name, taken in timing.items()},
     }
     print(f"wrote {write_result('hang', figures, goals).name}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from megatrace.analysis.hang import HangResult, Hints, find_hangs
 from megatrace.analysis.hang_tied import Meetings
+from megatrace.analysis.waits_for import waits_for
 from megatrace.model.events import Op
 from megatrace.model.finding import Finding, Kind
 from megatrace.model.frontier import Frontier
@@ -138,3 +140,25 @@ def test_messages_within_a_stage_do_not_part_what_was_called_before_them() -> No
     index = int(np.flatnonzero(frontier.ranks == 0)[0])
     assert Meetings(frontier, layout).since_message(index) == {0, 1}
     assert Meetings(frontier, None).since_message(index) == {0}
+
+
+@pytest.mark.parametrize("apart", [8, 10**9])
+def test_who_waits_for_whom_does_not_depend_on_how_far_numbers_lie_apart(apart: int) -> None:
+    """Far apart, numbers have no row each in the table of calls."""
+    story = Story(((0, 1, 2), (0, 1, 2)))
+    story.call((0, 1, 2), 1, 0.0)
+    for rank, number in ((0, apart), (1, apart), (2, 0)):
+        story.numbers[rank, 0] = number
+        story.call(rank, 0, 1.0, done=False, start=1.1)
+    graph = waits_for(story.frontier(completions=False))
+    waits = [
+        (int(rank), int(graph.instances.group[i]), int(graph.instances.seq[i]))
+        for rank, i in zip(graph.wait_rank, graph.wait_instance, strict=True)
+    ]
+    assert waits == [(0, 0, apart), (1, 0, apart)]
+    assert {(int(rank), int(why)) for rank, why in zip(graph.hold_rank, graph.hold_why, strict=True)} == {
+        (2, 0)
+    }
+    (instance,) = set(graph.wait_instance.tolist())
+    assert graph.calls.rank[graph.rows_of(instance)].tolist() == [0, 1]
+    assert graph.waiters(instance).tolist() == [0, 1]

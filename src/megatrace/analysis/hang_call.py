@@ -60,7 +60,7 @@ def _same_role(graph: WaitsFor, rank: int, peer: int, layout: ParallelLayout | N
 
 def _tail(graph: WaitsFor, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Rows of ``calls`` of one rank."""
-    return np.arange(*np.searchsorted(graph.calls.rank, [rank, rank + 1]))
+    return np.arange(graph.calls.bounds[rank], graph.calls.bounds[rank + 1])
 
 
 def _first_lacking(graph: WaitsFor, rank: int, peer: int, instance: int) -> NextCall | None:

@@ -88,7 +88,7 @@ def _overdue(dumped: Dumped, quiet: int) -> bool:
 def _begun(graph: WaitsFor, root: Root) -> bool:
     """Whether anybody started one of the calls that a device has not: peers of a stuck device do at once."""
     for instance in root.instances:
-        rows = graph.calls.instance == instance
+        rows = graph.rows_of(instance)
         if bool((graph.calls.state[rows] >= STARTED).any()) or len(graph.finished(instance)):
             return True
     return False

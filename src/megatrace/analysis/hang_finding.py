@@ -87,7 +87,7 @@ class Reporter:
             kind_alternatives=claim.alternatives,
             ambiguous=claim.ambiguous,
             culprits=self._culprits(claim),
-            victims=tuple(int(rank) for rank in self.frontier.ranks[victims]),
+            victims=tuple(self.frontier.ranks[victims].tolist()),
             where=where,
             window=Window(since, None, where.iteration, where.iteration),
             evidence=(*claim.evidence, *self._shared(claim, int(held.sum()), later)),
@@ -123,7 +123,7 @@ class Reporter:
         return replace(found, stage=stage) if stage is not None else found
 
     def _where_instance(self, instance: int, ranks: tuple[int, ...]) -> Where:
-        rows = np.flatnonzero(self.graph.calls.instance == instance)
+        rows = self.graph.rows_of(instance)
         mine = rows[np.isin(self.graph.calls.rank[rows], ranks)]
         row = int((mine if len(mine) else rows)[0])
         rank, column = int(self.graph.calls.rank[row]), int(self.graph.calls.column[row])

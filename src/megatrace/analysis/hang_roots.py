@@ -12,8 +12,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace.analysis.call_table import NEVER
 from megatrace.analysis.mismatch import Agreed, Mismatch, find_mismatches
-from megatrace.analysis.waits_for import NEVER, Hold, WaitsFor
+from megatrace.analysis.waits_for import Hold, WaitsFor
 
 
 class RootKind(Enum):
@@ -120,7 +121,8 @@ def _fallen_silent(graph: WaitsFor, instance: int, waiters: tuple[int, ...]) -> 
         return ()  # the two ends of a Send run different programs: their leads cannot be compared
     frontier = graph.frontier
     ranks = np.asarray(waiters)
-    row = np.flatnonzero((graph.calls.instance == instance) & np.isin(graph.calls.rank, ranks))
+    row = graph.rows_of(instance)
+    row = row[np.isin(graph.calls.rank[row], ranks)]
     ahead = np.zeros(len(frontier), np.int64)
     ahead[graph.calls.rank[row]] = frontier.calls[graph.calls.rank[row]] - graph.calls.call[row]
     lead = ahead[ranks]
@@ -195,9 +197,8 @@ def _clusters(graph: WaitsFor, free: NDArray[np.int64]) -> list[tuple[int, ...]]
             rank = label[rank]
         return rank
 
-    is_free = np.zeros(len(graph.frontier), np.bool_)
-    is_free[free] = True
-    last = np.flatnonzero(is_free[calls.rank] & (calls.call >= graph.frontier.calls[calls.rank] - EXCHANGE))
+    last = calls.of_ranks(free)
+    last = last[calls.call[last] >= graph.frontier.calls[calls.rank[last]] - EXCHANGE]
     last_step = np.full(len(graph.frontier), -1, np.int64)
     np.maximum.at(last_step, calls.rank[last], calls.step[last])
     last = last[(calls.step[last] == last_step[calls.rank[last]]) & (calls.instance[last] >= 0)]

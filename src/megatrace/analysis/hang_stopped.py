@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from megatrace.analysis.call_table import EXCHANGE_NS
 from megatrace.analysis.hang_call import NextCall, missing_call
 from megatrace.analysis.hang_claim import Claim, Scene, circle
 from megatrace.analysis.hang_node import dead_node
@@ -14,7 +15,6 @@ from megatrace.analysis.hang_pace import CONSTANT, CONTEXTS, ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.hang_tied import Meetings
 from megatrace.analysis.mismatch import blame
-from megatrace.analysis.waits_for import EXCHANGE_NS
 from megatrace.model.events import NO_COMM, Op
 from megatrace.model.finding import Evidence, Kind, Link
 

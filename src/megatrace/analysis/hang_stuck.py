@@ -68,7 +68,8 @@ class Stuck:
         )  # fmt: skip
 
     def _started(self, instance: int, rank: int) -> bool:
-        rows = (self.scene.graph.calls.instance == instance) & (self.scene.graph.calls.rank == rank)
+        rows = self.scene.graph.rows_of(instance)
+        rows = rows[self.scene.graph.calls.rank[rows] == rank]
         return bool((self.scene.graph.calls.state[rows] == STARTED).any())
 
     def death(self, roots: list[Root]) -> Claim:
@@ -146,7 +147,7 @@ class Stuck:
 
     def _unsized(self, instance: int) -> tuple[Evidence, ...]:
         """That the sizes of an all-to-all were not compared, where one stands."""
-        rows = np.flatnonzero(self.scene.graph.calls.instance == instance)
+        rows = self.scene.graph.rows_of(instance)
         calls, frontier = self.scene.graph.calls, self.scene.frontier
         if frontier.tail_op[calls.rank[rows[0]], calls.column[rows[0]]] != Op.ALL_TO_ALL:
             return ()

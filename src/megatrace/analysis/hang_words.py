@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from megatrace.analysis.hang_call import NextCall
 from megatrace.analysis.waits_for import Hold, WaitsFor
 from megatrace.model.events import Op
@@ -64,7 +62,7 @@ class Words:
         if group >= graph.pairs.base:
             pair = group - graph.pairs.base
             return f"the Send from rank {graph.pairs.src[pair]} to rank {graph.pairs.dst[pair]}"
-        row = int(np.flatnonzero(graph.calls.instance == instance)[0])
+        row = int(graph.rows_of(instance)[0])
         op = Op(int(graph.frontier.tail_op[graph.calls.rank[row], graph.calls.column[row]]))
         return f"{op.name} #{seq:,} of {self.communicator(group)}"
 

@@ -25,14 +25,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatrace.model.events import NO_PEER, NO_SEQ, Op
+from megatrace.analysis.call_table import (
+    NEVER,
+    Calls,
+    Instances,
+    Pairs,
+    ordered_pairs,
+    runs,
+    tabulate_calls,
+)
+from megatrace.model.events import NO_SEQ
 from megatrace.model.frontier import ENDED, ENQUEUED, Frontier
 
 I8 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
-NEVER = int(np.iinfo(np.int64).max)
-"""Step of the first open call of a rank that has none."""
 
 
 class Hold(IntEnum):
@@ -46,50 +52,6 @@ class Hold(IntEnum):
     """It made the call and has nothing open before it, but its device did not start it."""
     UNRECORDED = 3
     """Nothing of it was recorded."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Calls:
-    """The tail calls of all ranks, rank-major. ``rank`` index; ``call`` number within the rank; ``step``
-    number of the first call of its exchange; ``group`` communicator, or ``pairs.base + pair`` for P2P, −1
-    where no partner is known; ``instance`` index into instances, −1 likewise; ``column`` of the tail.
-    ``order``: the rows that have an instance, by instance and then by rank."""
-
-    rank: I8
-    call: I8
-    step: I8
-    column: I8
-    group: I8
-    seq: I8
-    state: NDArray[np.uint8]
-    instance: I8
-    order: I8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Instances:
-    """Calls as their participants share them: one row a collective or one Send with its Recv.
-
-    ``group`` and ``seq`` int64; ``absent`` bool: somebody recorded has not made it; ``unrecorded`` bool:
-    somebody who takes part was not recorded.
-    """
-
-    group: I8
-    seq: I8
-    absent: Mask
-    unrecorded: Mask
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """Ordered pairs of ranks with P2P: global ``src`` and ``dst``, ``sent`` and ``received`` int64 counts
-    posted (−1 where that end was not recorded). ``base`` communicators come before them in ``group``."""
-
-    base: int
-    src: I8
-    dst: I8
-    sent: I8
-    received: I8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +79,17 @@ class WaitsFor:
     def waiting(self) -> Mask:
         """bool [R]: ranks with an open call."""
         return np.asarray(self.step != NEVER)
+
+    def rows_of(self, instance: int) -> I8:
+        """Rows of the calls that are one instance, ascending by rank."""
+        group, base = int(self.instances.group[instance]), self.pairs.base
+        if group < base:
+            ranks = self.frontier.entry_rank[self.frontier.entry_comm == group].astype(np.int64)
+        else:
+            ends = np.sort([self.pairs.src[group - base], self.pairs.dst[group - base]])
+            ranks = self.frontier.indices(ends)
+        rows = self.calls.of_ranks(ranks[ranks >= 0])
+        return np.asarray(rows[self.calls.instance[rows] == instance])
 
     def holders(self, instance: int) -> list[tuple[int, Hold]]:
         """(rank index, why) of those who hold up one instance."""
@@ -149,8 +122,8 @@ class WaitsFor:
         real = self.hold_rank >= 0
         hold_rank, hold_instance = self.hold_rank[real], self.hold_instance[real]
         count = -1
-        while int(hit.sum()) + int(stuck.sum()) != count:
-            count = int(hit.sum()) + int(stuck.sum())
+        while int(np.count_nonzero(hit)) != count:
+            count = int(np.count_nonzero(hit))
             stuck[hold_instance[hit[hold_rank]]] = True
             hit[self.wait_rank[stuck[self.wait_instance]]] = True
             away[hit & (away < 0)] = int(away.max()) + 1
@@ -159,7 +132,7 @@ class WaitsFor:
     def finished(self, instance: int) -> I8:
         """Rank indices that completed an instance: as their calls say, or the counters of those whose call is
         no longer recorded."""
-        rows = np.flatnonzero(self.calls.instance == instance)
+        rows = self.rows_of(instance)
         done = self.calls.rank[rows[self.calls.state[rows] == ENDED]]
         group, frontier = int(self.instances.group[instance]), self.frontier
         if group >= self.pairs.base:
@@ -175,16 +148,16 @@ class WaitsFor:
 
 
 def waits_for(frontier: Frontier) -> WaitsFor:
-    """The graph of one frontier. Linear in ranks × tail, but for one sort."""
-    pairs, pair_key = _pairs(frontier)
-    calls, instances = _calls(frontier, pairs, pair_key)
+    """The graph of one frontier. Linear in ranks × tail."""
+    pairs, pair_key = ordered_pairs(frontier)
+    calls, instances = tabulate_calls(frontier, pairs, pair_key)
     if frontier.has_end:
-        incomplete = (calls.state < ENDED) & (calls.instance >= 0)
-        step = _first_steps(frontier, calls, incomplete)
-        step = np.minimum(step, _before_tail(frontier, calls))
+        incomplete = np.flatnonzero((calls.state < ENDED) & (calls.instance >= 0))
+        first = _first_rows(calls, incomplete)
+        step = np.minimum(_steps_at(calls, first), _before_tail(frontier, calls))
+        rows = incomplete[calls.step[incomplete] == step[calls.rank[incomplete]]]
     else:
-        step, incomplete = _fixed_point(frontier, calls, instances)
-    rows = np.flatnonzero(incomplete & (calls.step == step[calls.rank]))
+        step, rows = _fixed_point(frontier, calls, instances, pairs)
     rows = rows[np.argsort(calls.instance[rows], kind="stable")]
     hold_instance, hold_rank, hold_why = _holds(frontier, calls, instances, pairs, step, rows)
     return WaitsFor(
@@ -202,154 +175,15 @@ def waits_for(frontier: Frontier) -> WaitsFor:
     )
 
 
-def _pairs(frontier: Frontier) -> tuple[Pairs, I8]:
-    """The ordered pairs, and their sorted keys src · width + dst."""
-    own = frontier.ranks[frontier.pair_rank].astype(np.int64)
-    peer = frontier.pair_peer.astype(np.int64)
-    width = int(max(frontier.ranks.max(initial=0), peer.max(initial=0))) + 1
-    src, dst = np.where(frontier.pair_send, own, peer), np.where(frontier.pair_send, peer, own)
-    keys, inverse = np.unique(src * width + dst, return_inverse=True)
-    size = len(keys)
-    sent, received = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    sent[inverse[frontier.pair_send]] = frontier.pair_posted[frontier.pair_send]
-    received[inverse[~frontier.pair_send]] = frontier.pair_posted[~frontier.pair_send]
-    src, dst = keys // width, keys % width
-    sent[frontier.indices(src) < 0] = -1
-    received[frontier.indices(dst) < 0] = -1
-    return Pairs(frontier.members.size, src, dst, sent, received), keys
+def _first_rows(calls: Calls, rows: I8) -> I8:
+    """int64 [n]: of ascending rows of calls, the first one of each rank that has any."""
+    return np.asarray(rows[np.diff(calls.rank[rows], prepend=-1) > 0])
 
 
-def _calls(frontier: Frontier, pairs: Pairs, pair_key: I8) -> tuple[Calls, Instances]:
-    size = frontier.tail
-    column = np.arange(size)
-    valid = column >= size - frontier.calls[:, None]
-    rank, col = np.nonzero(valid)
-    call = frontier.calls[rank] - size + col
-    op, comm = frontier.tail_op[rank, col], frontier.tail_comm[rank, col]
-    peer, seq = frontier.tail_peer[rank, col], frontier.tail_seq[rank, col]
-    p2p = (op == Op.SEND) | (op == Op.RECV)
-    # A communicator of one rank never counts (its operation number stays 0) and never waits.
-    shared = frontier.members.counts() != 1
-    group = np.where((comm >= 0) & _of(shared, comm), comm, -1).astype(np.int64)
-    group[p2p] = _pair_groups(frontier, pairs, pair_key, rank[p2p], op[p2p], peer[p2p])
-    group[seq < 0] = -1
-    step = _steps(rank, call, op, peer, frontier.tail_time[rank, col])
-    known = np.flatnonzero(group >= 0)
-    shift = 2 + int(seq[known].max(initial=0))
-    key = group[known] * shift + seq[known]
-    order = _order(key)
-    key = key[order]
-    first = np.diff(key, prepend=-1) > 0
-    instance = np.full(len(rank), -1, np.int64)
-    order = known[order]
-    instance[order] = np.cumsum(first) - 1
-    keys = key[first]
-    calls = Calls(rank, call, step, col, group, seq, frontier.tail_state[rank, col], instance, order)
-    return calls, _instances(frontier, pairs, keys // shift, keys % shift)
-
-
-def _order(key: I8) -> I8:
-    """int64: the order of keys (not negative), equal ones as they come.
-
-    Sorting values is eight times as fast as sorting indices, so the index is put below the key where both fit
-    into 63 bits.
-    """
-    n = len(key)
-    bits = max(n - 1, 1).bit_length()
-    if not n or int(key.max()).bit_length() + bits > 63:
-        return np.argsort(key, kind="stable")
-    packed = np.sort((key << bits) | np.arange(n))
-    return np.asarray(packed & ((1 << bits) - 1))
-
-
-def _of(table: Mask, comm: NDArray[np.int32]) -> Mask:
-    """``table[comm]``, False where the communicator is not known."""
-    known = (comm >= 0) & (comm < len(table))
-    found = np.zeros(len(comm), np.bool_)
-    found[known] = table[comm[known]]
-    return found
-
-
-def _pair_groups(
-    frontier: Frontier, pairs: Pairs, pair_key: I8, rank: I8, op: NDArray[np.uint8], peer: NDArray[np.int32]
-) -> I8:
-    if not len(pair_key):
-        return np.full(len(rank), -1, np.int64)
-    width = int(max(frontier.ranks.max(initial=0), frontier.pair_peer.max(initial=0))) + 1
-    own = frontier.ranks[rank].astype(np.int64)
-    key = np.where(op == Op.SEND, own * width + peer, peer.astype(np.int64) * width + own)
-    at = np.minimum(np.searchsorted(pair_key, key), len(pair_key) - 1)
-    return np.where((peer != NO_PEER) & (pair_key[at] == key), pairs.base + at, -1)
-
-
-EXCHANGE_NS = 50_000
-"""Calls of one coalesced group follow each other within microseconds; between a Recv and the Send of what
-was computed from it lie the launches of a forward, hundreds of microseconds."""
-
-
-def _steps(rank: I8, call: I8, op: NDArray[np.uint8], peer: NDArray[np.int32], time: I8) -> I8:
-    """Calls of one exchange share the number of its first: a Send and at once the Recv from the same peer,
-    or Sends and Recvs made at the same time."""
-    if len(rank) < 2:
-        return call
-    p2p = (op == Op.SEND) | (op == Op.RECV)
-    both = p2p[1:] & p2p[:-1] & (rank[1:] == rank[:-1])
-    answer = (op[1:] == Op.RECV) & (op[:-1] == Op.SEND) & (peer[1:] == peer[:-1]) & (peer[1:] != NO_PEER)
-    joined = np.concatenate([[False], both & (answer | (np.diff(time) <= EXCHANGE_NS))])
-    row = np.arange(len(rank))
-    first = np.maximum.accumulate(np.where(joined, 0, row))
-    return np.asarray(call - (row - first))
-
-
-def _instances(frontier: Frontier, pairs: Pairs, group: I8, seq: I8) -> Instances:
-    lowest, unrecorded = _lowest(frontier)
-    absent, unseen = np.zeros(len(group), np.bool_), np.zeros(len(group), np.bool_)
-    collective = group < pairs.base
-    comm = group[collective]
-    absent[collective] = seq[collective] > lowest[comm]
-    unseen[collective] = unrecorded[comm]
-    pair = group[~collective] - pairs.base
-    sent, received = pairs.sent[pair], pairs.received[pair]
-    wanted = seq[~collective]
-    absent[~collective] = ((sent >= 0) & (sent <= wanted)) | ((received >= 0) & (received <= wanted))
-    unseen[~collective] = (sent < 0) | (received < 0)
-    return Instances(group, seq, absent, unseen)
-
-
-NEW_COMMUNICATOR_CALLS = 2
-"""A member without any call on a communicator is behind only while its peers made at most this many:
-beyond that they would not have got on without it, so its calls were lost or it is no member."""
-
-
-def _lowest(frontier: Frontier) -> tuple[I8, Mask]:
-    """Per communicator: the lowest last sequence number among its recorded members, and whether one is
-    unrecorded."""
-    size = frontier.members.size
-    lowest = np.full(size, NEVER, np.int64)
-    np.minimum.at(lowest, frontier.entry_comm, frontier.entry_last)
-    seen = np.bincount(frontier.entry_comm, minlength=size)
-    counts = frontier.members.counts()
-    comm_of_member = np.repeat(np.arange(size), counts)
-    recorded = frontier.indices(frontier.members.ranks) >= 0
-    there = np.bincount(comm_of_member[recorded], minlength=size)
-    unrecorded = there < counts
-    made = np.zeros(size, np.int64)
-    np.maximum.at(made, frontier.entry_comm, frontier.entry_last - frontier.entry_first + 1)
-    silent = (seen < there) & (made > 0) & (made <= NEW_COMMUNICATOR_CALLS)
-    for comm in np.flatnonzero(silent):
-        index = frontier.indices(frontier.members.of_comm(int(comm)))
-        mute = np.setdiff1d(index[index >= 0], frontier.entry_rank[frontier.entry_comm == comm])
-        if not frontier.lost[mute].all():
-            lowest[comm] = NO_SEQ
-    return lowest, unrecorded
-
-
-def _first_steps(frontier: Frontier, calls: Calls, incomplete: Mask) -> I8:
-    step = np.full(len(frontier), NEVER, np.int64)
-    rows = np.flatnonzero(incomplete)
-    if len(rows):
-        first = np.flatnonzero(np.diff(calls.rank[rows], prepend=-1))
-        step[calls.rank[rows[first]]] = np.minimum.reduceat(calls.step[rows], first)
+def _steps_at(calls: Calls, first: I8) -> I8:
+    """int64 [R]: the steps of these rows, one a rank at most; ``NEVER`` for ranks without one."""
+    step = np.full(len(calls.bounds) - 1, NEVER, np.int64)
+    step[calls.rank[first]] = calls.step[first]
     return step
 
 
@@ -357,10 +191,11 @@ def _before_tail(frontier: Frontier, calls: Calls) -> I8:
     """A rank whose oldest open collective lies before its tail waits there: at the call before the tail's
     first."""
     step = np.full(len(frontier), NEVER, np.int64)
-    pending = np.flatnonzero(frontier.entry_ended < frontier.entry_last)
+    pending = _more_open(frontier, calls)
     rank = frontier.entry_rank[pending]
     width = max(frontier.members.size, 1)
-    rows = np.flatnonzero((calls.group >= 0) & (calls.group < frontier.members.size))
+    rows = calls.of_ranks(np.unique(rank))
+    rows = rows[(calls.group[rows] >= 0) & (calls.group[rows] < frontier.members.size)]
     key = calls.rank[rows] * width + calls.group[rows]
     entry = frontier.entry_rank.astype(np.int64) * width + frontier.entry_comm  # ascending
     slot = np.minimum(np.searchsorted(entry, key), max(len(entry) - 1, 0))
@@ -375,21 +210,90 @@ def _before_tail(frontier: Frontier, calls: Calls) -> I8:
     return step
 
 
-def _fixed_point(frontier: Frontier, calls: Calls, instances: Instances) -> tuple[I8, Mask]:
-    """Steps of the first surely incomplete calls, and which calls are surely incomplete, without
-    completion times."""
-    stuck = instances.absent.copy()
-    known = calls.instance >= 0
-    instance = np.where(known, calls.instance, 0)
+def _more_open(frontier: Frontier, calls: Calls) -> I8:
+    """int64: entries with calls that have not ended, of those ranks that have more of them than their tails
+    show."""
+    pending = np.flatnonzero(frontier.entry_ended < frontier.entry_last)
+    ended = np.maximum(frontier.entry_ended, frontier.entry_first - 1)[pending]
+    number = np.zeros(len(frontier), np.int64)
+    np.add.at(number, frontier.entry_rank[pending], frontier.entry_last[pending] - ended)
+    shown = np.flatnonzero((calls.state < ENDED) & (calls.group < frontier.members.size))
+    shown = shown[calls.group[shown] >= 0]
+    more = number > np.bincount(calls.rank[shown], minlength=len(frontier))
+    return np.asarray(pending[more[frontier.entry_rank[pending]]])
+
+
+def _fixed_point(frontier: Frontier, calls: Calls, instances: Instances, pairs: Pairs) -> tuple[I8, I8]:
+    """Steps of the first surely incomplete calls, and the rows of these, without completion times.
+
+    A call that is surely incomplete makes all later ones of its group incomplete as well: each group has a
+    number from which on they are, that falls until nothing changes. Only ranks of groups where it fell are
+    looked at again, and only before the first incomplete call that is known of them.
+    """
+    least = np.append(instances.made, NEVER)  # −1, no group, finds the last place
+    np.add(least, 1, out=least, where=least < NEVER)
+    first = calls.bounds[1:].copy()
+    ranks = _ahead(frontier, pairs, instances.made)
+    while len(ranks):
+        rows = _first_rows(calls, _incomplete(calls, least, ranks, first))
+        first[calls.rank[rows]] = rows
+        ranks = _pulled(frontier, calls, pairs, least, rows)
     step = np.full(len(frontier), NEVER, np.int64)
-    while True:
-        incomplete = known & stuck[instance] if len(stuck) else known
-        found = _first_steps(frontier, calls, incomplete)
-        if bool((found == step).all()):
-            return step, incomplete
-        step = found
-        behind = known & (calls.step > step[calls.rank])
-        stuck[instance[behind]] = True
+    waiting = np.flatnonzero(first < calls.bounds[1:])
+    step[waiting] = calls.step[first[waiting]]
+    rows = _same_step(calls, first[waiting])
+    return step, rows[calls.seq[rows] >= least.take(calls.group[rows])]
+
+
+def _incomplete(calls: Calls, least: I8, ranks: I8, first: I8) -> I8:
+    """int64: rows of incomplete calls of these ranks, before the first one that is known of each rank."""
+    if 2 * len(ranks) < len(first):
+        rows = runs(calls.bounds[ranks], first[ranks])
+        return np.asarray(rows[calls.seq[rows] >= least.take(calls.group[rows])])
+    rows = np.flatnonzero(calls.seq >= least.take(calls.group))  # the others' calls have not changed
+    return np.asarray(rows[rows < first[calls.rank[rows]]])
+
+
+def _ahead(frontier: Frontier, pairs: Pairs, made: I8) -> I8:
+    """int64: ranks (indices) that have made a call that somebody recorded has not."""
+    found = np.zeros(len(frontier), np.bool_)
+    found[frontier.entry_rank[frontier.entry_last > made[frontier.entry_comm]]] = True
+    for ranks, posted in ((pairs.src, pairs.sent), (pairs.dst, pairs.received)):
+        index = frontier.indices(ranks[posted - 1 > made[pairs.base :]])
+        found[index[index >= 0]] = True
+    return np.flatnonzero(found)
+
+
+def _pulled(frontier: Frontier, calls: Calls, pairs: Pairs, least: I8, first: I8) -> I8:
+    """Lowers ``least`` of groups whose calls were made behind one of these incomplete ones (rows, one a
+    rank); the ranks of these groups."""
+    end = calls.bounds[calls.rank[first] + 1]
+    rows = runs(first + 1, end)
+    group, seq = calls.group[rows], calls.seq[rows]
+    behind = np.flatnonzero(seq < least.take(group))
+    step = np.repeat(calls.step[first], end - first - 1)[behind]
+    behind = behind[(calls.step[rows[behind]] > step) & (group[behind] >= 0)]
+    if not len(behind):
+        return behind
+    np.minimum.at(least, group[behind], seq[behind])
+    fell = np.zeros(len(least), np.bool_)
+    fell[group[behind]] = True
+    touched = np.zeros(len(frontier), np.bool_)
+    touched[frontier.entry_rank[fell[frontier.entry_comm]]] = True
+    both = fell[pairs.base : -1]
+    ends = frontier.indices(np.concatenate([pairs.src[both], pairs.dst[both]]))
+    touched[ends[ends >= 0]] = True
+    return np.flatnonzero(touched)
+
+
+def _same_step(calls: Calls, row: I8) -> I8:
+    """int64, ascending: these rows, one a rank, and those after them that have the same step."""
+    found = [row]
+    while len(row):
+        row = row[row + 1 < calls.bounds[calls.rank[row] + 1]] + 1
+        row = row[calls.step[row] == calls.step[row - 1]]
+        found.append(row)
+    return np.sort(np.concatenate(found))
 
 
 def _holds(
@@ -431,13 +335,23 @@ _HOLDS_NOT = 255
 
 def _reasons(frontier: Frontier, calls: Calls, instance: I8, index: I8, step: I8) -> NDArray[np.uint8]:
     """Why each (instance, rank index) holds the instance up, of those who made the call."""
-    ranks, order = len(frontier), calls.order
+    why = np.full(len(instance), _HOLDS_NOT, np.uint8)
+    if not len(instance):
+        return why
+    ranks = len(frontier)
+    asked = np.zeros(int(instance.max()) + 2, np.bool_)
+    asked[instance] = True
+    asked[-1] = False
+    # Calls without an instance, −1, and those beyond the last asked for find the last place.
+    order = np.flatnonzero(asked.take(calls.instance, mode="clip") & (calls.instance >= 0))
+    order = order[np.argsort(calls.instance[order], kind="stable")]
+    if not len(order):
+        return why
     key = calls.instance[order] * ranks + calls.rank[order]
     wanted = instance * ranks + index
-    at = np.minimum(np.searchsorted(key, wanted), max(len(order) - 1, 0))
-    found = (index >= 0) & (key[at] == wanted) if len(order) else np.zeros(len(instance), np.bool_)
-    row = order[at] if len(order) else at
-    why = np.full(len(instance), _HOLDS_NOT, np.uint8)
+    at = np.minimum(np.searchsorted(key, wanted), len(order) - 1)
+    found = (index >= 0) & (key[at] == wanted)
+    row = order[at]
     open_call = found & (calls.state[row] < ENDED)
     if frontier.has_start:
         why[open_call & (calls.state[row] == ENQUEUED)] = Hold.UNSTARTED

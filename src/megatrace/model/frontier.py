@@ -124,6 +124,9 @@ class Frontier:
 
     def indices(self, ranks: NDArray[Any]) -> I8:
         """int64: indices of global ranks, −1 where nothing of one was recorded."""
+        if len(self.ranks) and int(self.ranks[-1]) - int(self.ranks[0]) == len(self.ranks) - 1:
+            at = np.asarray(ranks, np.int64) - int(self.ranks[0])  # mostly all ranks of a job are there
+            return np.where((at >= 0) & (at < len(self.ranks)), at, -1)
         at = np.searchsorted(self.ranks, ranks)
         safe = np.minimum(at, max(len(self.ranks) - 1, 0))
         found = (at < len(self.ranks)) & (self.ranks[safe] == ranks) if len(self.ranks) else at < 0

@@ -68,8 +68,9 @@ def lags(events: Events, members: Members) -> Lags:
     return Lags(ranks[row], comm, position, foremost[comm] - position)
 
 
-FIRST_LOOK = 64
-"""Calls of each rank that are read first; then eight times as many of those ranks that need more."""
+FIRST_LOOK = 32
+"""Calls of each rank that are read first, about a micro-batch; then eight times as many of those ranks
+that need more."""
 
 
 def _look_back(events: Events, bounds: I8, left: I8, reach: int, slots: I8, last: I8) -> None:

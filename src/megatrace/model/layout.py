@@ -186,10 +186,8 @@ class ParallelLayout:
             return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(rank) for rank in sorted(ranks))
         if axis is Axis.WORLD:
             return "the world group"
-        groups = np.sort(self.groups(axis), axis=1)
-        index = int(np.flatnonzero((groups == np.sort(np.asarray(ranks))).all(axis=1))[0])
-        label = f"{axis.value.upper()} group {index}"
-        stages = {self.place(rank).stage for rank in ranks}
+        label = f"{axis.value.upper()} group {int(_group_of(self, axis)[ranks[0]])}"
+        stages = set(self.stages()[list(ranks)].tolist())
         return f"{label} of stage {stages.pop()}" if len(stages) == 1 and self.pp > 1 else label
 
 
