@@ -236,6 +236,17 @@ def test_an_event_of_another_stream_binds(tmp_path: Path) -> None:
     ]
 
 
+def test_work_that_runs_side_by_side_on_a_stream_does_not_wait_for_each_other(tmp_path: Path) -> None:
+    """A Send and a Recv of one group, or a kernel that was allowed to begin early."""
+    events = [call("cudaLaunchKernel", at, at + 1, number) for number, at in ((1, 0), (2, 2), (3, 4))]
+    events += [work(GEMM, 10, 20, 1), work("sent", 20, 100, 2), work("received", 21, 101, 3)]
+    path = critical_path(profiled(tmp_path, events))
+    assert path is not None
+    assert path.length == 101 * US
+    assert [piece.name for piece in path.pieces if piece.kind is TimeKind.COMPUTE] == [GEMM, "received"]
+    assert all(one.total + one.saved == 101 * US for one in path.what_if)
+
+
 def test_data_loading_has_a_name_of_its_own(tmp_path: Path) -> None:
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     events = [span("user_annotation", loader, 0, 80), op("aten::stack", 10, 30), op("aten::mm", 100, 200)]

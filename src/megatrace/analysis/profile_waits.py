@@ -97,11 +97,19 @@ def waits(profile: RankProfile, host: Rows, device: Rows, launched_by: Rows) -> 
 
 
 def _before(profile: RankProfile, device: Rows) -> Rows:
-    lane = profile.activities.lane[device]
-    order = np.lexsort((profile.activities.start[device], lane))
+    """The work before each on its stream, less what was still running as it began: nothing waits for that."""
+    activities = profile.activities
+    lane, start, end = activities.lane[device], activities.start[device], activities.end[device]
+    order = np.lexsort((start, lane))
     before = np.full(len(device), NONE, np.int64)
     same = lane[order[1:]] == lane[order[:-1]]
     before[order[1:][same]] = order[:-1][same]
+    beside = (before >= 0) & (end[before] > start + _ROUNDING)
+    for at in np.flatnonzero(beside).tolist():
+        found = int(before[at])
+        while found != NONE and end[found] > start[at] + _ROUNDING:
+            found = int(before[found]) if before[found] != at else NONE
+        before[at] = found
     return before
 
 

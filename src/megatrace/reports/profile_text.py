@@ -96,13 +96,13 @@ def _table(page: Page, label: str, head: Sequence[str], rows: Sequence[Sequence[
         return
     page.blank()
     names = page.room - max(cells(line) for line in table(head[:-1], [row[:-1] for row in rows])) - 2
-    cut = [(*row[:-1], clip(row[-1], max(names, 12))) for row in rows]
+    cut = [(*row[:-1], clip(row[-1], max(names, 14))) for row in rows]
     lines = table(head, cut) + ([f"… and {left:,} more (--verbose, --format json)"] if left > 0 else [])
     page.block(label, lines)
 
 
 def _device(page: Page, result: ProfileResult, rows: int) -> None:
-    head = ("rank", "span", "compute", "exposed comm.", "hidden comm.", "only copies", "idle", "bubble")
+    head = ("rank", "span", "compute", "exposed", "hidden", "copies", "idle", "bubble")
     bubbles = any(time.bubble is not None for time in result.ranks)
 
     def row(time: RankTime) -> tuple[str, ...]:
