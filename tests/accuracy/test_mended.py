@@ -41,6 +41,9 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "text",
     ),
     "ranks leave a checkpoint one after another": ("checkpoint_stall:ddp16:97255", "text"),
+    "four paths of one NIC are not each other's rivals": ("slow_nic:tp8-pp4-dp1:80118", "text"),
+    "jitter may hit one path three times": ("gc_pauses:tp2-pp2-dp4-ep2:80198", "text-hash"),
+    "a rank that waits for a slow neighbour begins late, too": ("slow_gpu_drift:tp1-pp8-dp2:95543", "text"),
     "both ends of a slow path take their other inputs late": ("slow_nic:interleaved:80105", "text"),
 }
 

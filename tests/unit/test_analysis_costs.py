@@ -294,6 +294,7 @@ def at(n: int, *indices: int) -> NDArray[np.bool_]:
         (at(40, 2, 3, 10), [Span(2, 10, 3, Status.INTERMITTENT)]),
         (at(40, 2, 3, 4, 10), [Span(2, 4, 3, Status.RECOVERED), Span(10, 10, 1, Status.RECOVERED)]),
         (at(40, 3, 6, 9, 12, 15), [Span(3, 15, 5, Status.INTERMITTENT)]),
+        (at(59, 25, 42, 44, 46, 48), [Span(25, 48, 5, Status.INTERMITTENT)]),  # no piece is a window
     ],
 )  # fmt: skip
 def test_windows(affected: NDArray[np.bool_], expected: list[Span]) -> None:

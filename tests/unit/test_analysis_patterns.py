@@ -155,6 +155,15 @@ def test_a_stage_that_is_always_longer_is_imbalance() -> None:
     assert find_patterns(costs_of(PLAIN, work))[0] == []
 
 
+def test_stages_between_the_ends_have_no_embedding_and_no_loss() -> None:
+    work = steady_work(PLAIN, 20, replicas=4, noise=0.01)
+    work[:, 1] *= 1.15
+    patterns, _ = find_patterns(costs_of(PLAIN, work))
+    assert [(pattern.kind, pattern.stage) for pattern in patterns] == [(Kind.IMBALANCE, 1)]
+    work[:, 1] *= 1.05 / 1.15
+    assert find_patterns(costs_of(PLAIN, work))[0] == []
+
+
 def test_one_slow_place_of_a_stage_is_no_imbalance() -> None:
     work = steady_work(PLAIN, 20, replicas=4, noise=0.01)
     work[8:, 2, 1] *= 1.6

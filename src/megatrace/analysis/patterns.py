@@ -23,9 +23,11 @@ from megatrace.model.finding import Kind, Severity
 
 F8 = NDArray[np.float64]
 
-# A stage longer than the median stage by this much is imbalance; embedding and loss make up to 15 % in real
-# jobs.
+# A first or last stage longer than the median stage by this much is imbalance; embedding and loss
+# make up to 15 % in real jobs.
 STAGE_LONGER = 1.2
+# Stages between the ends have neither and are alike; each is measured against the median of the others.
+MIDDLE_LONGER = 1.1
 # Share of a stage's (or the job's) places that have to be slow together before it is the stage (or the job).
 TOGETHER = 0.75
 
@@ -105,12 +107,14 @@ def _long_stages(costs: Costs) -> tuple[list[Pattern], Costs]:
         return [], costs
     # The quickest place speaks for its stage: a stage is long only if all its places are.
     level = np.median(costs.work.sum(axis=-1), axis=0).reshape(s, -1).min(axis=1)
-    usual = float(np.median(level)) if s > 2 else float(level.min())
     found: list[Pattern] = []
     for stage in range(s):
+        middle = 0 < stage < s - 1
+        rest = np.delete(level, stage)
+        usual = float(np.median(rest if middle or s == 2 else level))
         ratio = float(level[stage] / max(usual, 1e-9))
         already = float(np.median(costs.excess[:, stage]))  # on its way to be judged as a place's own
-        if ratio < STAGE_LONGER or already >= costs.counts:
+        if ratio < (MIDDLE_LONGER if middle else STAGE_LONGER) or already >= costs.counts:
             continue
         scaled = costs.work.copy()
         scaled[:, stage] /= ratio

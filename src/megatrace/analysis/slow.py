@@ -72,15 +72,12 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
     context = SlowContext(resolved, phases, table, remaining)
     findings += [_pattern_finding(context, pattern) for pattern in patterns]
     places = int(np.prod(costs.work.shape[1:4]))
-    jitter = np.zeros(len(costs.iterations))
-    for pattern in patterns:
-        if pattern.kind is Kind.JITTER:
-            jitter = np.maximum(jitter, pattern.lost)
-    once = not jitter.any()
+    lost = [pattern.lost for pattern in patterns if pattern.kind is Kind.JITTER]
+    jitter = np.max([np.zeros(len(costs.iterations)), *lost], axis=0)
     batched = phases.schedule.vpp > 1 and not table.by_rank
     suspects = find_suspects(remaining, batched)
     suspects = [s for s in suspects if not any(_of_starved(context, s, f) for f in starved)]
-    suspects = _unexplained(context, _repeated(context, suspects, places, once), jitter)
+    suspects = _unexplained(context, _repeated(context, suspects, places, jitter), jitter)
     for group in _grouped(context, suspects):
         findings += _suspect_findings(context, group)
     worth = 0.5 * costs.counts
@@ -93,19 +90,24 @@ def find_slow(resolved: Resolved, phases: PhaseTable, table: WorkTable) -> tuple
 ECHO = 3.0
 """A transfer is the echo of a slow rank at one of its ends if that costs so many times as much."""
 
+FAINT = 8.0
+"""Other work of its pipeline is one if it costs so many times as much: hosts that wait for a batch of Sends
+and Recvs begin their next task late."""
+
 WINDOW = 0.8
 """Share of affected iterations that makes a stretch one window."""
 
 
-def _repeated(context: SlowContext, suspects: Sequence[Suspect], places: int, once: bool) -> list[Suspect]:
+def _repeated(context: SlowContext, suspects: Sequence[Suspect], places: int, jitter: F8) -> list[Suspect]:
     """Suspects affected more often than chance: Poisson with the mean of the other places, over all places.
 
-    ``once``: a single iteration may accuse, because the job has no jitter.
+    ``jitter`` float64 [K]: seconds that it costs; it may hit any place. Without, one iteration may accuse.
     """
     costs = context.costs
     kept: list[Suspect] = []
-    # A host that stood still between two iterations of such a job is late for both: that is once.
-    twice = is_hidden(context)
+    once = not jitter.any()
+    # A host that stood still between two iterations is late for both: that is once.
+    twice = is_hidden(context) or not once
     for suspect in suspects:
         if suspect.lost.max() < costs.counts:
             continue
@@ -114,13 +116,17 @@ def _repeated(context: SlowContext, suspects: Sequence[Suspect], places: int, on
         # Only what is of its own size competes with it: small noise elsewhere says nothing about a large
         # delay.
         size = COMPARABLE * float(np.median(suspect.lost[mine]))
-        # What was found already is no chance either: several faults must not hide each other.
+        # What was found already is no chance either: several faults must not hide each other. Nor are other
+        # paths of the same NIC.
         rivals = [
             int((other.lost >= size).sum())
             for other in suspects
-            if other.cause is suspect.cause and other is not suspect and other not in kept
+            if other.cause is suspect.cause
+            and other is not suspect
+            and other not in kept
+            and not (suspect.cause is Cause.TRANSFER and _together(context, suspect, other))
         ]
-        others = sum(rivals) / max(places - 1, 1)
+        others = (sum(rivals) + int((jitter >= size).sum())) / max(places - 1, 1)
         if count == 1 or (twice and count == 2 and bool((mine[1:] & mine[:-1]).any())):
             elsewhere = any(other is not suspect and (other.lost >= size).any() for other in suspects)
             if once and suspect.lost.max() >= ONCE * costs.usual and not elsewhere:
@@ -199,12 +205,18 @@ def _ends(context: SlowContext, suspect: Suspect) -> set[int]:
 
 
 def _echo(context: SlowContext, suspect: Suspect, larger: Suspect) -> bool:
-    """Whether a transfer is only the echo of a slow rank at one of its ends, late to take part in it."""
-    if suspect.cause is not Cause.TRANSFER or larger.cause is not Cause.WORK:
-        return False
-    if larger.lost.sum() < ECHO * suspect.lost.sum():
+    """Whether a transfer is only the echo of a slow rank at one of its ends, late to take part in it.
+
+    Work of the same pipeline that is a small part of what a slow rank costs at the same time is one, too.
+    """
+    if larger.cause is not Cause.WORK or suspect.cause not in (Cause.TRANSFER, Cause.WORK):
         return False
     first, second = suspect.affected(context.costs.usual), larger.affected(context.costs.usual)
+    if suspect.cause is Cause.WORK:
+        small = larger.lost[first].sum() >= FAINT * suspect.lost[first].sum()
+        return bool(small and suspect.replica == larger.replica and suspect.stage != larger.stage)
+    if larger.lost.sum() < ECHO * suspect.lost.sum():
+        return False
     shared = _ends(context, suspect) & set(context.ranks_of(larger))
     return bool(shared and np.sum(first & second) >= OVERLAP * np.sum(first))
 

@@ -39,7 +39,8 @@ def spans(affected: NDArray[np.bool_]) -> list[Span]:
     n = len(affected)
     breaks = np.flatnonzero(np.diff(where) > PAUSE)
     pieces = np.split(where, breaks + 1)
-    scattered = len(pieces) > 1 and max(len(piece) for piece in pieces) < STRETCH
+    solid = (len(piece) >= STRETCH and _density(piece) >= DENSE for piece in pieces)
+    scattered = len(pieces) > 1 and not any(solid)
     if len(pieces) > 2 or scattered or (_density(where) < DENSE and len(pieces) == 1):
         return [Span(int(where[0]), int(where[-1]), len(where), Status.INTERMITTENT)]
     found: list[Span] = []
