@@ -67,6 +67,17 @@ def test_logs_read_back_as_what_was_simulated(dialect: str, tmp_path: Path) -> N
                 assert found.groupdict()["hash"] is None
 
 
+def test_no_line_is_written_twice(tmp_path: Path) -> None:
+    """A stage in the middle takes two equal messages in one batch; readers take equal lines once."""
+    scenario = Scenario(
+        tp=1, pp=4, vpp=2, dp=1, cp=2, micro_batches=4, iterations=2, seed=5, ranks_per_node=4
+    )
+    write_text(simulate(scenario).trace, tmp_path, "groupHash")
+    for rank in range(8):
+        lines = (tmp_path / f"rank_{rank}.log").read_text().splitlines()
+        assert len(set(lines)) == len(lines)
+
+
 def test_no_line_is_as_long_as_the_limit_of_the_original_writer(tmp_path: Path) -> None:
     trace = simulate(SCENARIO).trace
     write_text(trace, tmp_path)

@@ -43,6 +43,8 @@ from megatrace.simulator.stops import Stop, Strike
 PLAIN_AXES: dict[str, int | tuple[int, ...]] = {"tp": 2, "cp": 1, "dp": (0, 1)}
 """Axes of [dp, cp, tp] over which the groups of a channel within a stage extend (by name: enums hash slowly).
 """
+POST_NS = 1e3
+"""From one call of a group to the next: each has its time, or two alike would be one line written twice."""
 
 
 class Engine:
@@ -359,6 +361,7 @@ class _StageRun:
         keys = []
         for number, message in enumerate(item.messages):
             enqueue = state.host.copy()
+            enqueue += number * POST_NS
             for flat, at in stopped.items():
                 if number >= at:
                     enqueue.reshape(-1)[flat] = NEVER
@@ -433,7 +436,7 @@ class _StageRun:
         sent = np.maximum(arrival, np.roll(arrival, -1, axis=1)) + cost
         got = np.maximum(arrival, np.roll(arrival, 1, axis=1)) + cost
         for offset, end in enumerate((sent, got)):
-            self.enqueue[row + offset] = state.host
+            self.enqueue[row + offset] = state.host + offset * POST_NS
             self.start[row + offset] = arrival
             self.end[row + offset] = end if state.death is None else np.where(end > state.death, NEVER, end)
         state.compute = np.maximum(sent, got)
