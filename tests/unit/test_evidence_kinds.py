@@ -104,6 +104,15 @@ CASES = (
     Given("warnings of a run that went well", "healthy", {"train__log": "[rank0]:[W101 01:00:05.1 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL.\n"
           "W0101 00:00:01.000000 1 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"}, (), ("victim", "suspect"), ()),
     Given("link errors by link", "healthy", {"nvl__txt": "GPU 1: NVIDIA A100 (UUID: GPU-1)\n\t Link 3: Replay Errors: 7\n\t Link 3: CRC Errors: 904\n"}, ("GPU 1: link 3 Replay 7", "link 3 CRC 904"), ("replace",)),
+    Given("an exception that only the launcher's summary quotes", "failed", {"train__log": "Root Cause (first observed failure):\n[1]:\n  host      : fir-2\n  rank      : 12 (local_rank: 4)\n  exitcode  : 1 (pid: 500)\n"
+          "  traceback : Traceback (most recent call last):\n    File \"/w/t.py\", line 9, in main\n  RuntimeError: tokenizer missing\n"}, ("rank 12 raised RuntimeError: tokenizer missing",), (), (12,)),
+    Given("a kill that an older kernel tells in two lines", "failed", {"syslog": "Jul  9 08:00:00 oak kernel: Memory cgroup out of memory: Kill process 2211 (python) score 990 or sacrifice child\n"
+          "Jul  9 08:00:00 oak kernel: Killed process 2211 (python) total-vm:1kB, anon-rss:104857600kB, file-rss:0kB, shmem-rss:0kB\n"}, ("pid 2211", "100 GiB", "cgroup"), ("the whole host ran",)),
+    Given("firmware's numbered records", "healthy", {"dmesg": "{1}[Hardware Error]: It has been corrected by h/w and requires no further action\n[12.000001] mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 17: dc2040000000011b\n"}, ("kernel log",), ("GPU memory error",)),
+    Given("a terminal's lines with carriage returns", "hang", {"train__log": "".join(text[i : i + 80] + "\r\n" for r in (0, 1, 3) for text in [waits(r, 90, numel=1).strip()] for i in range(0, len(text), 80))},
+          ("rank 2 never reports",), (), (2,)),
+    Given("a checkpoint's exception about another rank", "failed", {"train__log": "[rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])\n[rank3]: OSError: [Errno 122] Disk quota exceeded\n"},
+          ("rank 3: a disk",), (), (3,)),
 )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ echo of somebody else's failure.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatrace.analysis.evidence_claim import Claim, Order, claim, listed, plural
 from megatrace.analysis.evidence_torch import rank_of
@@ -61,7 +62,7 @@ _CLASSES = (
 )  # fmt: skip
 _ECHO = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|BrokenPipe|ConnectionReset|ConnectionRefused|ConnectionError|ConnectionAborted|RendezvousError|"
-    r"RayActorError|ActorDiedError|WorkerCrashed|RayTaskError|CalledProcessError|ProcessExitedException|ProcessRaisedException|NCCL (?:error|communicator)|Broken pipe|Connection (?:reset|closed)|"
+    r"RayActorError|ActorDiedError|WorkerCrashed|RayTaskError|CheckpointException|CalledProcessError|ProcessExitedException|ProcessRaisedException|NCCL (?:error|communicator)|Broken pipe|Connection (?:reset|closed)|"
     r"Socket Timeout|[Ww]atchdog|wait timeout|KeyboardInterrupt|SystemExit|Detected mismatch|\[Rank \d+\]|taking the entire process down|unhandled (?:cuda|system) error|gloo"
 )
 
@@ -70,9 +71,28 @@ def judge_failures(facts: Sequence[LogFact]) -> list[Claim]:
     """All claims about exceptions, and losses that are no numbers."""
     raised = [f for f in facts if f.kind is FactKind.EXCEPTION and f.name not in ("traceback", "frames")]
     raised += [f for f in facts if f.kind is FactKind.NCCL and f.name == "cuda"]
-    claims, rest = _known(raised)
+    claims, rest = _known(_placed(raised, facts))
     claims += _unknown(rest)
     return claims + _numbers(facts)
+
+
+SUMMARY = 40
+"""Lines below a launcher's entry that its traceback may have."""
+
+
+def _placed(raised: Sequence[LogFact], facts: Sequence[LogFact]) -> list[LogFact]:
+    """Exceptions without a rank in the traceback that a launcher's summary quotes get that entry's rank."""
+    entries = [f for f in facts if f.name in ("summary_root", "summary_other") and f.rank is not None]
+    keys = [(entry.source, entry.line) for entry in entries]  # facts come in this order
+    placed = []
+    for fact in raised:
+        at = bisect_left(keys, (fact.source, fact.line)) - 1
+        entry = entries[at] if at >= 0 else None
+        near = entry is not None and entry.source == fact.source and fact.line - entry.line <= SUMMARY
+        if entry is not None and near and rank_of(fact) is None:
+            fact = replace(fact, rank=entry.rank, local_rank=entry.local_rank, node=entry.node)
+        placed.append(fact)
+    return placed
 
 
 def _message(fact: LogFact) -> str:

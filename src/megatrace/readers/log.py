@@ -44,6 +44,7 @@ BATCH = 2_000
 SHAPED = 50
 """Lines after which the form of a log is known; later ones are looked at only for what they state."""
 _BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+_NUMBERED = re.compile(rb"\{\d+\}\[")
 _SHAPES = {
     "kernel": "kernel log",
     "syslog": "system log",
@@ -80,7 +81,8 @@ class LogReader:
         if _BINARY.search(head[:4096]):
             return "binary, not text"
         text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-        if text[:1] in (b"{", b"<") or text[:2] == b"[{":
+        # "{1}[Hardware Error]:" numbers the records of firmware in a kernel log.
+        if (text[:1] in (b"{", b"<") and not _NUMBERED.match(text)) or text[:2] == b"[{":
             return "JSON or XML, not lines"
         lines = head.split(b"\n")
         reading = _Reading("", None)

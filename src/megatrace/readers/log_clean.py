@@ -326,7 +326,8 @@ _NEW = re.compile(
 def unwrapped(lines: Iterator[tuple[int, bytes]], width: int) -> Iterator[tuple[int, bytes]]:
     """Lines that a terminal broke at ``width`` characters put together again; 0: none were."""
     held: tuple[int, bytes] | None = None
-    for number, raw in lines:
+    for number, whole in lines:
+        raw = whole.rstrip(b"\r")
         if held is not None:
             fresh = _NEW.match(raw[:200].decode("latin-1"))
             if fresh is None and raw.strip() and len(held[1]) < MAX_LINE:

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from megatrace.reports.sentences_zh_logs import LOG_PHRASES, LOGS
 from megatrace.reports.sentences_zh_machines import MACHINE_PHRASES, MACHINES
+from megatrace.reports.sentences_zh_remedies import REMEDIES
 from megatrace.reports.sentences_zh_states import STATES
 
 _SENTENCES: tuple[tuple[str, str], ...] = (
@@ -333,7 +334,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     *LOG_PHRASES,
 )  # fmt: skip
 
-SENTENCES = (*_SENTENCES, *STATES, *LOGS, *MACHINES)
+SENTENCES = (*_SENTENCES, *STATES, *LOGS, *MACHINES, *REMEDIES)
 
 _NAMES = {"axis": "[A-Z]{2,5}", "op": "[A-Z_]+", "n": "[0-9,.]+", "m": "[0-9,.]+", "k": r"\d+", "s": r"\d+",
           "when": "(?:now and then between|in) iterations? .+?", "g": r"\d+", "p": r"[\d.,]+", "x": r".+?", "dev": r"(?:GPU|port|NIC|NVSwitch|disk|PCIe|hca|mlx|rank|task)[^;]*?", "host": r"[\w.-]+",
