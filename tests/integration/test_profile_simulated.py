@@ -134,6 +134,13 @@ def test_bandwidth_and_paths_are_there(simulation: Simulation, profiled: Profile
     path = profiled.paths[0]
     assert sum(time for _, time in path.by_kind) == path.length
     assert {TimeKind.COMPUTE, TimeKind.COMMUNICATION} <= {kind for kind, _ in path.by_kind[:3]}
+    job = profiled.job_path
+    assert job is not None
+    assert job.length / MS == pytest.approx(simulation.truth.iteration_ms.sum(), rel=WITHIN)
+    assert sum(time for _, time in job.by_kind) == job.length
+    # Across ranks the path goes on where the last comer computes: less of it is communication.
+    assert dict(job.by_kind)[TimeKind.COMMUNICATION] < dict(path.by_kind)[TimeKind.COMMUNICATION]
+    assert len({piece.rank for piece in job.pieces}) > 3
     assert [step.name for step in profiled.steps[:2]] == ["ProfilerStep#0", "ProfilerStep#1"]
 
 

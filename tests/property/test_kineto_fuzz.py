@@ -58,7 +58,7 @@ def judged(data: bytes) -> None:
         assert time.compute + time.exposed + time.memory_only + time.idle == time.span
         assert 0 <= time.overlap <= min(time.compute, time.communication)
     for way in result.paths:
-        assert sum(piece.end - piece.start for piece in way.pieces) <= way.length
+        assert sum(piece.end - piece.start for piece in way.pieces) == way.length
     assert profile_text.render(result, ReportOptions(verbose=True)).startswith("PROFILE")
     assert profile_json.render(result, ReportOptions(verbose=True)).startswith("{")
 

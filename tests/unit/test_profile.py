@@ -285,6 +285,41 @@ def test_the_flame_holds_every_stack(result: ProfileResult) -> None:
     assert next(frame for frame in step.children if frame.name == "aten::mm").children[0].own == 10 * US
 
 
+def test_the_path_of_the_job_goes_through_the_last_comer(tmp_path: Path) -> None:
+    """Rank 1 computes 300 µs longer, its clock is 5 ms ahead; rank 0's kernel only waits for it."""
+    profiles = []
+    for rank, (ahead, length) in enumerate(((0, 100), (5_000, 400))):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        events = [
+            call("cudaLaunchKernel", ahead, ahead + 5, 1),
+            call("cudaLaunchKernel", ahead + 6, ahead + 9, 2),
+            work(GEMM, ahead + 10, ahead + 10 + length, 1),
+            work(ALL_REDUCE, ahead + 10 + length, ahead + 500, 2, **collective(250_000, 2)),
+            work(ADD, ahead + 500, ahead + 600 - 50 * rank, 3),
+        ]
+        profiles.append(profiled(folder, events, distributedInfo={"rank": rank, "world_size": 2}))
+    path = profile(profiles).job_path
+    assert path is not None
+    assert (path.rank, path.length) == (-1, 600 * US)
+    assert [(piece.rank, piece.end - piece.start, piece.kind.value) for piece in path.pieces] == [
+        (1, 10 * US, "launch"),
+        (1, 400 * US, "compute"),
+        (0, 90 * US, "communication"),
+        (0, 100 * US, "compute"),
+    ]
+    assert {one.kind: one.saved for one in path.what_if}[TimeKind.COMMUNICATION] == 90 * US
+
+
+def test_ranks_that_share_no_call_have_no_common_path(tmp_path: Path) -> None:
+    profiles = []
+    for rank in (0, 1):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        profiles.append(profiled(folder, [work(GEMM, 0, 9, 1)], distributedInfo={"rank": rank}))
+    assert profile(profiles).job_path is None
+
+
 def test_ranks_stand_beside_each_other(tmp_path: Path) -> None:
     profiles = []
     for rank in (0, 1):

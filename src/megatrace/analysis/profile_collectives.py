@@ -60,6 +60,8 @@ class Call:
     end: int
     exposed: int
     nth: int
+    row: int = NONE
+    """of the profile, ``NONE`` where it is of a recording"""
 
     @property
     def duration(self) -> int:
@@ -84,7 +86,9 @@ def calls(profile: RankProfile) -> tuple[Call, ...]:
         call = meant[at]
         begin, over = int(start[at]), int(end[at])
         seen[call] = seen.get(call, NONE) + 1
-        found.append(Call(profile.rank, call, begin, over, over - begin - int(hidden[at]), seen[call]))
+        found.append(
+            Call(profile.rank, call, begin, over, over - begin - int(hidden[at]), seen[call], int(rows[at]))
+        )
     return tuple(found)
 
 

@@ -86,12 +86,14 @@ class Edges:
 class PathGraph:
     """Activities ``row`` (rows of the profile); activity i begins at node 2·i and ends at node 2·i + 1.
 
-    ``time`` int64 ns [nodes].
+    ``time`` int64 ns [nodes]; ``name`` and ``lane`` int64 [activities], as the profile numbers them.
     """
 
     row: Rows
     time: Rows
     edges: Edges
+    name: Rows
+    lane: Rows
 
 
 def path_graph(profile: RankProfile, window: tuple[int, int] | None = None) -> PathGraph:
@@ -112,10 +114,11 @@ def path_graph(profile: RankProfile, window: tuple[int, int] | None = None) -> P
     if len(device):
         parts += [*_start_edges(seen, time), _work_edges(profile, device, len(host), time)]
         parts.append(_sync_edges(seen, time))
-    return PathGraph(row, time, _bound(Edges.joined(parts), time))
+    named, lanes = activities.name[row].astype(np.int64), activities.lane[row].astype(np.int64)
+    return PathGraph(row, time, bound(Edges.joined(parts), time), named, lanes)
 
 
-def _bound(edges: Edges, time: Rows) -> Edges:
+def bound(edges: Edges, time: Rows) -> Edges:
     """Of all waits of a node the last one binds; of equal ones the one that stands later in the list."""
     binding = _last(edges, time, np.ones(len(edges.src), np.bool_))
     recorded = _last(edges, time, ~edges.guessed)

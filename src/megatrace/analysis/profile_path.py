@@ -48,18 +48,27 @@ def critical_path(profile: RankProfile, window: Window | None = None) -> Critica
     graph = path_graph(profile, None if window is None else (window.start, window.end))
     if not len(graph.row):
         return None
+    lanes = [(lane.title, profile.rank) for lane in profile.lanes]
+    title = "everything recorded" if window is None else window.title
+    return described(graph, profile.names, lanes, profile.rank, title)
+
+
+def described(
+    graph: PathGraph, names: Sequence[str], lanes: Sequence[tuple[str, int]], rank: int, window: str
+) -> CriticalPath:
+    """The path through a graph. ``names`` by number; ``lanes`` title and rank by number."""
     order = Order.of(len(graph.time), graph.edges.src, graph.edges.dst)
-    way = _walk(profile, graph)
+    way = _walk(graph)
     by_kind = way.by_kind()
     busiest = farthest(order, graph.edges.counted, np.zeros(len(graph.time), np.int64))
     return CriticalPath(
-        rank=profile.rank,
-        window="everything recorded" if window is None else window.title,
+        rank=rank,
+        window=window,
         start=int(graph.time.min()),
         end=int(graph.time.max()),
         by_kind=by_kind,
-        by_name=way.by_name(profile),
-        pieces=way.pieces(profile),
+        by_name=way.by_name(names),
+        pieces=way.pieces(names, lanes),
         what_if=what_if(graph, order, [kind for kind, _ in by_kind]),
         busiest=int(busiest.max()),
     )
@@ -82,7 +91,7 @@ def what_if(graph: PathGraph, order: Order, kinds: Sequence[TimeKind]) -> tuple[
     return tuple(sorted(made, key=lambda item: -item.saved))
 
 
-def _walk(profile: RankProfile, graph: PathGraph) -> _Way:
+def _walk(graph: PathGraph) -> _Way:
     edges, time = graph.edges, graph.time
     before = np.full(len(time), NONE, np.int64)
     bound = np.flatnonzero(edges.binding)
@@ -99,9 +108,14 @@ def _walk(profile: RankProfile, graph: PathGraph) -> _Way:
     lasted = reach[1:] > reach[:-1]
     start, end, way = reach[:-1][lasted], reach[1:][lasted], way[lasted]
     owner, span = edges.owner[way], edges.span[way]
-    row = graph.row[np.where(owner != NONE, owner, edges.dst[way] // 2)]
-    name = np.where(owner != NONE, profile.activities.name[row], NONE)
-    return _Way(start, end, span, name, profile.activities.lane[row].astype(np.int64)).joined()
+    at_work = np.where(owner != NONE, owner, edges.dst[way] // 2)
+    name = np.where(owner != NONE, graph.name[at_work], NONE)
+    first = int(time.min())
+    if reach[0] > first:
+        # Nothing is known to come before the first thing on the path, though others began earlier.
+        start, end, span = np.append(first, start), np.append(reach[0], end), np.append(int(Span.IDLE), span)
+        name, at_work = np.append(NONE, name), np.append(at // 2, at_work)
+    return _Way(start, end, span, name, graph.lane[at_work]).joined()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,14 +139,13 @@ class _Way:
         last = np.append(first[1:], len(self.start)) - 1
         return _Way(self.start[first], self.end[last], self.span[first], self.name[first], self.lane[first])
 
-    def pieces(self, profile: RankProfile) -> tuple[PathPiece, ...]:
+    def pieces(self, known: Sequence[str], lanes: Sequence[tuple[str, int]]) -> tuple[PathPiece, ...]:
         """The same as values."""
-        titles = [lane.title for lane in profile.lanes]
         kinds = [KINDS[span] for span in Span]
-        names = [*profile.names, ""]
+        names = [*known, ""]
         columns = (self.start, self.end, self.span, self.name, self.lane)
         return tuple(
-            PathPiece(start, end, kinds[span], names[name], titles[lane], profile.rank)
+            PathPiece(start, end, kinds[span], names[name], *lanes[lane])
             for start, end, span, name, lane in zip(*(column.tolist() for column in columns), strict=True)
         )
 
@@ -143,16 +156,19 @@ class _Way:
         found = [(KINDS[span], int(total[span])) for span in Span if total[span]]
         return tuple(sorted(found, key=lambda pair: -pair[1]))
 
-    def by_name(self, profile: RankProfile) -> tuple[tuple[str, TimeKind, int], ...]:
+    def by_name(self, known: Sequence[str]) -> tuple[tuple[str, TimeKind, int], ...]:
         """ns of each name and kind, the most first."""
         if not len(self.start):
             return ()
-        names = [*profile.names, ""]
+        names = [*known, ""]
         pairs, place = np.unique(np.stack((self.name, self.span)), axis=1, return_inverse=True)
         total = np.zeros(pairs.shape[1], np.int64)
         np.add.at(total, place.reshape(-1), self.end - self.start)
-        rows = zip(pairs[0].tolist(), pairs[1].tolist(), total.tolist(), strict=True)
-        found = [(names[name], KINDS[Span(span)], time) for name, span, time in rows]
+        sums: dict[tuple[str, TimeKind], int] = {}  # several ranks number the same name each their own way
+        for name, span, time in zip(pairs[0].tolist(), pairs[1].tolist(), total.tolist(), strict=True):
+            key = names[name], KINDS[Span(span)]
+            sums[key] = sums.get(key, 0) + time
+        found = [(name, kind, time) for (name, kind), time in sums.items()]
         return tuple(sorted(found, key=lambda row: (-row[2], row[0])))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from megatrace.analysis import profile_overlap, profile_tables, profile_times
 from megatrace.analysis.profile_collectives import bubble, calls, collectives
+from megatrace.analysis.profile_job_path import job_path
 from megatrace.analysis.profile_path import Window, critical_path, windows
 from megatrace.analysis.profile_queues import memory, queues
 from megatrace.model.profile import Activity, RankProfile, work_of
@@ -49,6 +50,7 @@ def profile(
         modules=profile_times.modules(host),
         kernels=profile_times.kernels(device, {name: work_of(name) for name in device.names}),
         paths=tuple(path for one in profiles for path in paths(one, window)),
+        job_path=job_path(profiles, communication),
         collectives=collectives(communication),
         queues=tuple(queue for one in profiles for queue in queues(one)),
         memory=tuple(use for one in profiles for use in memory(one)),
