@@ -54,8 +54,7 @@ int usual(int version) { return version >= 5 ? kColl | kP2p | kCollApi | kP2pApi
 
 // What the control word asks for, as types of events of this version. Whoever wants steps has to ask for the operations
 // that they are of.
-int on_demand(int version) {
-  const uint32_t control = g_recorder.control();
+int on_demand(int version, uint32_t control) {
   int wanted = static_cast<int>(control & kKernelCh);
   if ((control & kProxyStep) != 0) wanted |= kProxyOp | kProxyStep;
   if ((control & kWantGroups) != 0) wanted |= version >= 5 ? kGroupApi : kGroup;
@@ -64,11 +63,13 @@ int on_demand(int version) {
 
 // Brings NCCL's mask to what is wanted now. It is one for all communicators, and read by NCCL without a lock.
 int refresh(Communicator* communicator, int version) {
-  const int wanted = usual(version) | on_demand(version) | g_chained_mask.load(std::memory_order_relaxed);
-  if (communicator->applied.load(std::memory_order_relaxed) != wanted) {
-    communicator->applied.store(wanted, std::memory_order_relaxed);
-    __atomic_store_n(communicator->mask, wanted, __ATOMIC_RELAXED);
-  }
+  const uint32_t control = g_recorder.control();
+  if (communicator->control.load(std::memory_order_relaxed) == control)
+    return communicator->applied.load(std::memory_order_relaxed);
+  const int wanted = usual(version) | on_demand(version, control) | g_chained_mask.load(std::memory_order_relaxed);
+  communicator->applied.store(wanted, std::memory_order_relaxed);
+  communicator->control.store(control, std::memory_order_relaxed);
+  __atomic_store_n(communicator->mask, wanted, __ATOMIC_RELAXED);
   return wanted;
 }
 
@@ -111,13 +112,18 @@ void learn(Communicator* communicator, const D& descr) {
   }
 }
 
+// Half of all events: a collective that is given to the device was told as CollApi, and nothing new is in it.
+template <int V, class D>
+bool recorded(const Communicator& communicator, const D& descr) {
+  return V >= 5 && descr.type == kColl && is_inline(descr.parent) &&
+         (communicator.applied.load(std::memory_order_relaxed) & kBelow) == 0;
+}
+
 // The call that an event belongs to: that of its parent where NCCL told of it before, else a new one. Whether a handle
 // is needed: only kernels and the proxy come back to it, and NCCL says no more of an event without one.
 template <int V, class D>
 bool given(Communicator* communicator, D* descr, Event* event) {
-  if (V >= 5 && descr->type == kColl && is_inline(descr->parent) &&
-      (communicator->applied.load(std::memory_order_relaxed) & kBelow) == 0)
-    return false;  // recorded as CollApi, and nothing new in it
+  if (recorded<V>(*communicator, *descr)) return false;
   const int wanted = refresh(communicator, V);
   const bool kernels = (wanted & kKernelCh) != 0;
   Event parent;
@@ -233,7 +239,8 @@ int start(void* context, void** handle, D* descr) {
   if (handle == nullptr) return 0;
   *handle = nullptr;
   auto* communicator = static_cast<Communicator*>(context);
-  if (communicator == nullptr || descr == nullptr) return 0;
+  if (communicator == nullptr || descr == nullptr || (g_chained.start == nullptr && recorded<V>(*communicator, *descr)))
+    return 0;
   Event event;
   event.communicator = communicator;
   event.type = static_cast<uint32_t>(descr->type);
@@ -256,7 +263,7 @@ int start(void* context, void** handle, D* descr) {
     case kGroup:
     case kGroupApi:
       event.number = g_groups.fetch_add(1, std::memory_order_relaxed);
-      ours = (on_demand(V) & event.type) != 0;
+      ours = (on_demand(V, g_recorder.control()) & event.type) != 0;
       break;
     default:
       ours = api<V>(communicator, descr, &event);

@@ -39,6 +39,7 @@ struct Communicator {
   std::atomic<uint32_t>* counts = nullptr;    // messages to each peer, then from each
   int* mask = nullptr;                        // plug-in: NCCL's own, and what we last put there
   std::atomic<int> applied{0};
+  std::atomic<uint32_t> control{UINT32_MAX};  // plug-in: the control word from which that followed
   void* theirs = nullptr;                     // plug-in: the context of the one that is chained
 };
 

@@ -55,8 +55,9 @@ class WorkRequests {
   static constexpr uint32_t kQueues = 1u << 14;  // a node of 8 NICs and 1,000 peers at 2 queue pairs each
   static constexpr uint32_t kSignals = 1u << 10; // NCCL has at most 2 x 32 x 8 requests on the way
 
-  // `interval_ns`: at least this long between two samples of a queue that stays busy. A queue that becomes empty or
-  // stops being empty is always sampled, so that the last sample never claims the opposite of what is the case.
+  // `interval_ns`: at least this long between two samples of a queue that stays busy, and up to a tick of the kernel
+  // longer. A queue that becomes empty or stops being empty is always sampled, so that the last sample never claims the
+  // opposite of what is the case.
   void start(const Sink* sink, uint64_t interval_ns);
 
   // Around the provider's post_send: what it accepted is counted, and nothing can complete before it is.
@@ -90,6 +91,7 @@ class WorkRequests {
 
   Queue* find(uint64_t key, bool make);
   void push(Queue* queue, const verbs::SendRequest* chain, const verbs::SendRequest* end);
+  void say_if_due(Queue* queue);
   void say(Queue* queue, uint64_t now, bool always);
 
   std::atomic<Queue*> queues_[kQueues];

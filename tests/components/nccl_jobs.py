@@ -55,14 +55,13 @@ def build(folder: Path, more: Sequence[str] = ()) -> Built:
 
 @dataclass
 class Job:
-    """Eight processes, one a rank. ``of_rank`` are variables of single ranks."""
+    """Eight processes, one a rank."""
 
     built: Built
     place: Path
     more: dict[str, str] = field(default_factory=dict)
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     program: str = "job"
-    of_rank: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @property
     def rings(self) -> Path:
@@ -83,7 +82,7 @@ class Job:
         self.processes = [
             subprocess.Popen(
                 [self.built.folder / self.program, *words],
-                env={**common, "RANK": str(rank), **self.of_rank.get(rank, {})},
+                env={**common, "RANK": str(rank)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -98,18 +97,19 @@ class Job:
         assert all(out == f"{before}done\n" for out, _ in said), said
         return "".join(error for _, error in said)
 
-    def stand(self) -> None:
-        """Waits until nobody makes a call any more, then kills them all, as a scheduler does."""
+    def stand(self) -> int:
+        """Waits until nobody makes a call any more, then kills them all, as a scheduler does; ns, when."""
         before, quiet = -1, 0
         deadline = time.monotonic() + LIMIT_S
-        while quiet < 5 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        while quiet < 10 and time.monotonic() < deadline:
+            time.sleep(0.2)  # two seconds of silence: others may have the processors for one
             made = [path.read_bytes() for path in self.rings.glob("*.ring")]
             rings = [parse_ring(data, "a ring") for data in made if data.startswith(MAGIC)]
             now = sum(len(ring.records) for ring in rings)
             quiet = quiet + 1 if now == before and len(rings) >= RANKS else 0
             before = now
         self.kill()
+        return time.time_ns()
 
     def kill(self) -> None:
         """Ends all processes as a scheduler does."""
@@ -118,9 +118,9 @@ class Job:
             process.communicate(timeout=LIMIT_S)
 
 
-def judged(rings: Path) -> Diagnosis:
+def judged(rings: Path, now: int | None = None) -> Diagnosis:
     """The verdict on a folder of rings."""
-    return diagnose(open_trace([rings]))
+    return diagnose(open_trace([rings]), now=now)
 
 
 def recorded(built: Built, place: Path, *words: str, **more: str) -> Trace:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from megatrace.analysis.diagnosing import diagnose
+from megatrace.collect.spool import Spool
 from megatrace.commands.main import main
 from megatrace.model.finding import Kind, Verdict
 from megatrace.model.ringformat import parse_ring
@@ -110,6 +111,9 @@ def test_the_slow_path_is_named_and_drawn(built: Built, tmp_path: Path) -> None:
     page = report.read_text()
     assert "rank 1 → " in page
     assert "queue_depth" in page
+    assert Spool(tmp_path / "spool", 1 << 30).round(sorted(job.rings.glob("*.ring"))) > 0
+    kept = [item.summary for item in judged(tmp_path / "spool").findings if item.kind is Kind.SLOW_NETWORK]
+    assert kept == [finding.summary for finding in sick]
 
 
 def test_a_path_that_stands_is_named(built: Built, tmp_path: Path) -> None:

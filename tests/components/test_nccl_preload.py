@@ -31,8 +31,8 @@ def test_a_rank_that_stalls_is_named_by_the_preloaded_library(
 ) -> None:
     job = Job(built, tmp_path, {"LD_PRELOAD": str(built.preload)}, program=program)
     job.start("iterations=12", "stall=5:8")
-    job.stand()
-    diagnosis = judged(job.rings)
+    now = job.stand()
+    diagnosis = judged(job.rings, now)
     assert diagnosis.verdict is Verdict.HANG, diagnosis.headline
     assert diagnosis.findings[0].culprits.ranks == (5,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from megatrace.model.finding import Verdict
 from megatrace.model.ringformat import parse_ring
 from megatrace.model.trace import Observable, Trace
 from megatrace.readers.opening import open_trace
+from tests.components.native_builds import LIMIT_S, TESTS, compiled
 from tests.components.nccl_jobs import (
     COLLECTIVES,
     MESSAGES,
@@ -54,8 +56,8 @@ def test_a_rank_that_stalls_is_named(built: Built, tmp_path: Path, kernels: str)
     plugin = {"NCCL_PROFILER_PLUGIN": str(built.plugin), "MEGATRACE_NCCL_KERNELS": kernels}
     job = Job(built, tmp_path, plugin)
     job.start("iterations=12", "stall=5:8")
-    job.stand()
-    diagnosis = judged(job.rings)
+    now = job.stand()
+    diagnosis = judged(job.rings, now)
     assert diagnosis.verdict is Verdict.HANG, diagnosis.headline
     finding = diagnosis.findings[0]
     assert finding.culprits.ranks == (5,)
@@ -68,8 +70,8 @@ def test_a_rank_that_stalls_is_named(built: Built, tmp_path: Path, kernels: str)
 def test_a_rank_that_was_killed_is_named_by_what_it_left(built: Built, tmp_path: Path) -> None:
     job = Job(built, tmp_path, {"NCCL_PROFILER_PLUGIN": str(built.plugin)})
     job.start("iterations=12", "kill=2:8")
-    job.stand()
-    diagnosis = judged(job.rings)
+    now = job.stand()
+    diagnosis = judged(job.rings, now)
     assert diagnosis.verdict is Verdict.HANG, diagnosis.headline
     assert diagnosis.findings[0].culprits.ranks == (2,)
     assert "never posted ALL_REDUCE" in diagnosis.findings[0].summary
@@ -144,3 +146,29 @@ def test_where_there_is_no_place_for_rings_the_job_runs(built: Built, tmp_path: 
     said = job.finish()
     assert said.count("\n") == RANKS
     assert said.count("megatrace: calls of NCCL are not recorded: cannot open /proc/nowhere") == RANKS
+
+
+def test_a_clock_that_is_set_while_a_job_runs_bends_no_rank_s_times(built: Built, tmp_path: Path) -> None:
+    """All ranks are of one machine, whose clock goes an hour forward."""
+    clock = compiled(tmp_path / "clock.so", "-shared", TESTS / "stepped_clock.cc")
+    step = tmp_path / "step"
+    more = {
+        "NCCL_PROFILER_PLUGIN": str(built.plugin),
+        "LD_PRELOAD": str(clock),
+        "CLOCK_STEP_NS": "3600000000000",
+        "CLOCK_STEP_FILE": str(step),
+    }
+    job = Job(built, tmp_path, more)
+    job.start("iterations=150")
+    while len(list(job.rings.glob("*.ring"))) < RANKS:
+        time.sleep(0.01)
+    step.touch()
+    job.finish()
+    trace = open_trace([job.rings])
+    assert_complete(trace, 150)
+    (note,) = trace.coverage.notes
+    assert "was set by +3,600.000 s while the job ran" in note
+    times = trace.events.enqueue
+    assert int(times.max() - times.min()) < LIMIT_S * 1_000_000_000
+    for rank in range(RANKS):
+        assert (np.diff(times[trace.events.rank == rank]) >= 0).all()

@@ -138,7 +138,7 @@ def test_bandwidth_counts_only_the_time_in_which_something_was_on_the_way(
 
 def test_the_slow_path_is_named_and_the_others_are_not(built: Built, tmp_path: Path) -> None:
     trace = traced(
-        built, tmp_path, "requests=1000", "queues=4", "bytes=1000000", "rate=400000000", "slow=2:80000000"
+        built, tmp_path, "requests=800", "queues=4", "bytes=1000000", "rate=400000000", "slow=2:40000000"
     )
     diagnosis = judged(trace)
     assert diagnosis.verdict is Verdict.SLOW, diagnosis.headline
