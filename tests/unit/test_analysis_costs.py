@@ -165,6 +165,19 @@ def test_a_task_that_never_shows_does_not_hide_the_places_own_past() -> None:
     assert abs(costs.excess_share[:4]).max() < 0.01
 
 
+def test_work_of_who_waits_for_a_slow_rank_is_no_measure_for_it() -> None:
+    """Their traffic is hidden meanwhile: of 280 ms half is left, and the slow one would be thrice as slow."""
+    work = np.full((20, 1, 8, 1, 2), 0.0)
+    work[..., 0] = 0.28
+    work[8:, ..., 0] = 0.15
+    work[8:, 0, 3, 0, 0] = 0.43
+    quiet = np.arange(20) < 8
+    normal = normal_work(work, quiet)
+    assert normal[8:, 0, 3].sum(axis=-1) == pytest.approx(0.28)
+    always = normal_work(work[8:], np.ones(12, np.bool_))
+    assert always[:, 0, 3].sum(axis=-1) == pytest.approx(0.15)
+
+
 def test_clocks_that_make_a_transfer_negative_do_not_make_time() -> None:
     table = table_of(steady_work(PLAIN, 10))
     transfer = np.full(table.transfer.shape, -0.003)

@@ -305,9 +305,14 @@ def peer_normal(work: F8) -> F8 | None:
 
 
 def normal_work(work: F8, quiet: NDArray[np.bool_] | None = None) -> F8:
-    """The lower of a place's own past and its peers' present, like ``work``; ``quiet`` as ``own_normal``."""
+    """The lower of a place's own past and its peers' present, like ``work``; ``quiet`` as ``own_normal``.
+
+    While all wait for one rank the traffic of the others is hidden: what they work then is no measure for it.
+    """
     own = np.broadcast_to(own_normal(work, quiet), work.shape)
     peers = peer_normal(work)
+    if peers is not None and quiet is not None:
+        peers = np.fmax(peers, median(peers[quiet], 0)[None])
     return np.array(own) if peers is None else np.fmin(own, peers)
 
 

@@ -50,6 +50,8 @@ class SlowContext:
 # From this share of an iteration's excess on a fault has all of it: host times see a task's length only where
 # the host waited, and the optimizer step not at all.
 MOSTLY = 0.4
+# Hosts of a job without pipeline wait for everybody's device: of what a slow one costs, each shows a part.
+PARTLY = 0.1
 
 
 def cost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> tuple[float, float, float]:
@@ -68,7 +70,8 @@ def cost(costs: Costs, lost: F8, hit: NDArray[np.intp]) -> tuple[float, float, f
     if always:
         return float(lost[hit].sum()), max(slow - float(np.median(lost[hit])), 0.0), slow
     explained = lost[hit] / np.maximum(excess, 1e-9)
-    whole = (explained >= MOSTLY) & (explained <= 1.5)
+    hosts_only = costs.graph.schedule.total == 1 and costs.quiet is None
+    whole = (explained >= (PARTLY if hosts_only else MOSTLY)) & (explained <= 1.5)
     seconds = float(np.where(whole, excess, np.minimum(lost[hit], excess)).sum())
     return seconds, usual, slow
 
