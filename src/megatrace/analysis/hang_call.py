@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import NO_COMM, NO_PEER, Op
@@ -42,20 +43,28 @@ def missing_call(graph: WaitsFor, rank: int, layout: ParallelLayout | None) -> N
     collectives = [i for i in held if int(graph.instances.group[i]) < graph.pairs.base]
     counts = graph.frontier.members.counts()
     for instance in sorted(collectives, key=lambda i: (int(counts[graph.instances.group[i]]), i)):
-        for peer in graph.waiters(instance)[:4]:
-            if _same_role(graph, rank, int(peer), layout):
-                found = _first_lacking(graph, rank, int(peer), instance)
-                if found is not None:
-                    return found
-    return _from_waiters(graph, rank, held)
+        for peer in _role_peers(graph, rank, graph.waiters(instance), layout):
+            found = _first_lacking(graph, rank, peer)
+            if found is not None:
+                return found
+    return _from_waiters(graph, rank, held, layout)
 
 
-def _same_role(graph: WaitsFor, rank: int, peer: int, layout: ParallelLayout | None) -> bool:
-    """Whether two ranks run the same program: the same stage, and calls on equally large communicators."""
-    if layout is not None and graph.frontier.ranks[[rank, peer]].max() < layout.world_size:
-        a, b = (layout.place(int(graph.frontier.ranks[i])) for i in (rank, peer))
-        return a.stage == b.stage
-    return True
+TRIED = 4
+"""Peers to read a call from: they run the same program, so the next one says nothing that these did not."""
+
+
+def _role_peers(
+    graph: WaitsFor, rank: int, waiters: NDArray[np.int64], layout: ParallelLayout | None
+) -> list[int]:
+    """Of the ranks (indices) that wait those that run the same program, nearest first: tensor peers are."""
+    ranks = graph.frontier.ranks
+    own = int(ranks[rank])
+    if layout is not None and max(own, int(ranks[waiters].max(initial=0))) < layout.world_size:
+        stages = layout.stages()
+        waiters = waiters[stages[ranks[waiters]] == stages[own]]
+    nearest = np.argsort(np.abs(ranks[waiters].astype(np.int64) - own), kind="stable")[:TRIED]
+    return [int(peer) for peer in waiters[nearest]]
 
 
 def _tail(graph: WaitsFor, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -63,18 +72,16 @@ def _tail(graph: WaitsFor, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int6
     return np.arange(graph.calls.bounds[rank], graph.calls.bounds[rank + 1])
 
 
-def _first_lacking(graph: WaitsFor, rank: int, peer: int, instance: int) -> NextCall | None:
-    """The first call of ``peer`` after the last one that both made together, which ``rank`` lacks."""
-    comm = int(graph.instances.group[instance])
+def _first_lacking(graph: WaitsFor, rank: int, peer: int) -> NextCall | None:
+    """The first call of ``peer`` after the last collective that both made together, which ``rank`` lacks."""
     mine, theirs = _tail(graph, rank), _tail(graph, peer)
-    shared = np.intersect1d(
-        graph.calls.instance[mine[graph.calls.group[mine] == comm]], graph.calls.instance[theirs]
-    )
-    if not len(shared):
+    group, instance = graph.calls.group, graph.calls.instance
+    common = (group[mine] >= 0) & (group[mine] < graph.pairs.base) & np.isin(instance[mine], instance[theirs])
+    if not common.any():
         return None
-    last = int(shared.max())
-    own = mine[np.flatnonzero(graph.calls.instance[mine] == last)[0] + 1 :]
-    other = theirs[np.flatnonzero(graph.calls.instance[theirs] == last)[0] + 1 :]
+    last = int(np.flatnonzero(common)[-1])
+    own = mine[last + 1 :]
+    other = theirs[np.flatnonzero(instance[theirs] == instance[mine[last]])[0] + 1 :]
     own_keys = [_kind(graph, int(row)) for row in own]
     at = 0
     for row in other:
@@ -106,9 +113,9 @@ def _named(graph: WaitsFor, rank: int, row: int, went_on: bool) -> NextCall:
     offset = int(frontier.tail_peer[peer_rank, column]) - int(frontier.ranks[peer_rank])
     known = frontier.tail_peer[peer_rank, column] != NO_PEER
     peer = int(frontier.ranks[rank]) + offset if known else None
-    waiting = _p2p_waiter(graph, rank, op)
-    if waiting is not None:
-        peer = waiting
+    waiting = _p2p_waiters(graph, rank, op)
+    if waiting and peer not in waiting:
+        peer = waiting[0]
     return NextCall(op, NO_COMM, -1, peer, seen, True, went_on)
 
 
@@ -131,30 +138,31 @@ def _own_group(graph: WaitsFor, rank: int, comm: int, seq: int) -> tuple[int, in
     return int(frontier.entry_comm[nearest]), int(frontier.entry_last[nearest]) + 1
 
 
-def _p2p_waiter(graph: WaitsFor, rank: int, op: Op) -> int | None:
-    """The global rank whose Send (or Recv) waits for this rank's Recv (or Send)."""
+def _p2p_waiters(graph: WaitsFor, rank: int, op: Op) -> list[int]:
+    """The global ranks whose Sends (or Recvs) wait for this rank's Recvs (or Sends)."""
     own = int(graph.frontier.ranks[rank])
+    found = []
     for instance in graph.directly(rank):
         pair = int(graph.instances.group[instance]) - graph.pairs.base
         if pair < 0:
             continue
         src, dst = int(graph.pairs.src[pair]), int(graph.pairs.dst[pair])
         if op is Op.RECV and dst == own:
-            return src
+            found.append(src)
         if op is Op.SEND and src == own:
-            return dst
-    return None
+            found.append(dst)
+    return found
 
 
-def _from_waiters(graph: WaitsFor, rank: int, held: list[int]) -> NextCall:
-    """From the call that has waited longest for the rank."""
+def _from_waiters(graph: WaitsFor, rank: int, held: list[int], layout: ParallelLayout | None) -> NextCall:
+    """From the call that has waited longest for the rank, or the one that comes before it in its program."""
     frontier = graph.frontier
 
     def since(instance: int) -> int:
         rows = graph.wait_row[graph.wait_instance == instance]
         return int(frontier.tail_time[graph.calls.rank[rows], graph.calls.column[rows]].min())
 
-    instance = min(held, key=since)
+    instance = _earlier(graph, rank, min(held, key=since), held, layout)
     row = int(graph.wait_row[graph.wait_instance == instance][0])
     waiter, group = int(graph.calls.rank[row]), int(graph.instances.group[instance])
     seen = (waiter, int(graph.calls.call[row]))
@@ -166,3 +174,34 @@ def _from_waiters(graph: WaitsFor, rank: int, held: list[int]) -> NextCall:
     src, dst = int(graph.pairs.src[pair]), int(graph.pairs.dst[pair])
     op, peer = (Op.SEND, dst) if src == own else (Op.RECV, src)
     return NextCall(op, NO_COMM, -1, peer, seen, False)
+
+
+def _earlier(graph: WaitsFor, rank: int, longest: int, held: list[int], layout: ParallelLayout | None) -> int:
+    """Of a Send and a Recv that a rank both lacks the one that it would have made first.
+
+    What a stage received it computes on and sends on: of a Recv from one side and the Send to the other the
+    Send comes first if more was received than sent on. A Send and a Recv of one neighbour belong to one
+    exchange, or the Send, of what it was computing, comes first. Virtual stages pass their data round and are
+    counted by nobody here.
+    """
+    base, pairs = graph.pairs.base, graph.pairs
+    own = int(graph.frontier.ranks[rank])
+    p2p = [i for i in held if int(graph.instances.group[i]) >= base]
+    if longest not in p2p or (layout is not None and layout.vpp > 1):
+        return longest
+
+    def ends(instance: int) -> tuple[int, int, int]:
+        pair = int(graph.instances.group[instance]) - base
+        return int(pairs.src[pair]), int(pairs.dst[pair]), int(graph.instances.seq[instance])
+
+    src, dst, number = ends(longest)
+    answers: list[int] = []
+    for other in p2p:
+        from_, to, count = ends(other)
+        if dst == own and from_ == own and to == src:
+            answers.append(other)
+        elif (dst == own and from_ == own and count < number) or (
+            src == own and to == own and from_ != dst and count <= number
+        ):
+            return other
+    return answers[0] if answers else longest
