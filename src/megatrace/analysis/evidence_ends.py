@@ -72,7 +72,6 @@ def _ended(fact: LogFact, code: int, closing: Sequence[LogFact]) -> Claim:
     )
     who += on_node(fact.node)
     evidence = [f"{fact.text.strip()[:200]}"]
-    no = []
     if closing:
         evidence.append(
             f"the {closing[0].word('signal')} to {plural(len(closing), 'other process', 'other processes')} (pid {listed(f.word('pid') for f in closing)}) is torchrun cleaning up: they did not fail"
@@ -85,49 +84,8 @@ def _ended(fact: LogFact, code: int, closing: Sequence[LogFact]) -> Claim:
         if fact.rank is not None or fact.local_rank is None
         else (Device(fact.node, f"local rank {fact.local_rank}"),),
     )
-    if code == -9:
-        text, remedy, kind, order = (
-            "was killed by SIGKILL (-9): most often the host's out-of-memory killer, or a memory limit (cgroup)",
-            f'Look for {f"pid {pid}" if pid else "the process"} in dmesg of that node ("Killed process"); raise the memory limit or use less host memory.',
-            Kind.RESOURCE,
-            Order.KILLED,
-        )
-        no.append("not GPU memory: that would be a Python exception")
-    elif code == -7:
-        text, remedy, kind, order = (
-            "died of SIGBUS (-7): mostly /dev/shm is full, or a file that was mapped has been cut",
-            "Check the size of /dev/shm (df -h /dev/shm; --shm-size, --ipc=host).",
-            Kind.RESOURCE,
-            Order.KILLED,
-        )
-    elif code in (-11, -4, -8):
-        text, remedy, kind, order = (
-            f"crashed with {name} ({code})",
-            "Keep a core dump; look at the native stack. On one node only: test its memory and GPU.",
-            Kind.SOFTWARE,
-            Order.KILLED,
-        )
-    elif code == -6:
-        text, remedy, kind, order = (
-            "aborted (SIGABRT, -6): a watchdog or a C++ error ended it",
-            "Read its own log before the end: the abort follows an error or a timeout.",
-            Kind.SOFTWARE,
-            Order.AFTERMATH,
-        )
-    elif code == -15:
-        text, remedy, kind, order = (
-            "was ended by SIGTERM (-15): somebody asked it to stop",
-            "Look who sent it: the scheduler, a preemption, or the launcher after another failure.",
-            Kind.SOFTWARE,
-            Order.AFTERMATH,
-        )
-    else:
-        text, remedy, kind, order = (
-            f"ended with {name}: its own exception is the cause",
-            "Read the traceback of that rank (error_file, or its log): the summary of the launcher has not got it.",
-            Kind.SOFTWARE,
-            Order.AFTERMATH,
-        )
+    text, remedy, kind, order = _ending(code, name, pid)
+    no = ["not GPU memory: that would be a Python exception"] if code == -9 else []
     steps = (
         (
             NextStep(
@@ -150,6 +108,51 @@ def _ended(fact: LogFact, code: int, closing: Sequence[LogFact]) -> Claim:
         culprits=culprits,
         confidence=0.7,
         steps=steps,
+    )
+
+
+def _ending(code: int, name: str, pid: str) -> tuple[str, str, Kind, Order]:
+    """(what it did, what to do, kind, order) of a process that ended with this exit code."""
+    if code == -9:
+        return (
+            "was killed by SIGKILL (-9): most often the host's out-of-memory killer, or a memory limit (cgroup)",
+            f'Look for {f"pid {pid}" if pid else "the process"} in dmesg of that node ("Killed process"); raise the memory limit or use less host memory.',
+            Kind.RESOURCE,
+            Order.KILLED,
+        )
+    if code == -7:
+        return (
+            "died of SIGBUS (-7): mostly /dev/shm is full, or a file that was mapped has been cut",
+            "Check the size of /dev/shm (df -h /dev/shm; --shm-size, --ipc=host).",
+            Kind.RESOURCE,
+            Order.KILLED,
+        )
+    if code in (-11, -4, -8):
+        return (
+            f"crashed with {name} ({code})",
+            "Keep a core dump; look at the native stack. On one node only: test its memory and GPU.",
+            Kind.SOFTWARE,
+            Order.KILLED,
+        )
+    if code == -6:
+        return (
+            "aborted (SIGABRT, -6): a watchdog or a C++ error ended it",
+            "Read its own log before the end: the abort follows an error or a timeout.",
+            Kind.SOFTWARE,
+            Order.AFTERMATH,
+        )
+    if code == -15:
+        return (
+            "was ended by SIGTERM (-15): somebody asked it to stop",
+            "Look who sent it: the scheduler, a preemption, or the launcher after another failure.",
+            Kind.SOFTWARE,
+            Order.AFTERMATH,
+        )
+    return (
+        f"ended with {name}: its own exception is the cause",
+        "Read the traceback of that rank (error_file, or its log): the summary of the launcher has not got it.",
+        Kind.SOFTWARE,
+        Order.AFTERMATH,
     )
 
 
