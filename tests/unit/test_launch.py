@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from megatrace.collect.launch import STARTUP, Parts, Wanted, environment_of
+from megatrace.collect.launch import STARTUP, Parts, Wanted, environment_of, parallel
 from megatrace.collect.supervise import supervise
 from megatrace.errors import UsageError
+from megatrace.model.job import JobConfig, Sourced
 
 FULL = Parts(Path("/l/r.so"), Path("/l/preload.so"), Path("/l/plugin.so"), Path("/l/verbs.so"))
 NONE = Parts(Path("/l/r.so"), None, None, None)
@@ -69,6 +70,16 @@ def test_kernels_are_watched_only_when_asked_for() -> None:
     change, _ = environment_of({}, FULL, Wanted(kernels=True), {})
     assert change["MEGATRACE_NCCL_KERNELS"] == "1"
     assert "MEGATRACE_NCCL_KERNELS" not in environment_of({}, NONE, Wanted(kernels=True), {})[0]
+
+
+def test_the_proxy_is_watched_only_when_asked_for() -> None:
+    assert environment_of({}, FULL, Wanted(network=True), {})[0]["MEGATRACE_NCCL_NETWORK"] == "1"
+    assert "MEGATRACE_NCCL_NETWORK" not in environment_of({}, FULL, Wanted(), {})[0]
+
+
+def test_rings_carry_the_sizes_that_are_known() -> None:
+    job = JobConfig(tensor=Sourced(2, "argument"), pipeline=Sourced(4, "argument"))
+    assert (parallel(job), parallel(JobConfig())) == ("tp=2,pp=4", "")
 
 
 def test_work_requests_are_recorded_only_when_asked_for() -> None:

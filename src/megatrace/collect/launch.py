@@ -17,6 +17,7 @@ from pathlib import Path
 
 from megatrace import native
 from megatrace.errors import CollectError
+from megatrace.model.job import JobConfig
 
 RING_DIR = "MEGATRACE_RING_DIR"
 """Where the recorder puts its ring files."""
@@ -32,6 +33,10 @@ PYTHONPATH = "PYTHONPATH"
 VERBS = "NCCL_IBVERBS_LIB"
 KERNELS = "MEGATRACE_NCCL_KERNELS"
 """Read by the plug-in: watch the kernels from the start on."""
+NETWORK = "MEGATRACE_NCCL_NETWORK"
+"""Read by the plug-in: watch the requests of NCCL's proxy to the network, too."""
+PARALLEL = "MEGATRACE_PARALLEL"
+"""How the job is split, as far as whoever starts it knows; stands in the header of every native ring."""
 
 SHARED_MEMORY = Path("/dev/shm")
 STARTUP = Path(__file__).resolve().parent / "startup"
@@ -51,13 +56,14 @@ class Parts:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What of the recording is wanted. What costs most is off unless asked for: the work
-    requests, and the events of kernels, for which NCCL has to do more."""
+    requests, and the events of kernels and of NCCL's proxy, for which NCCL has to do more."""
 
     preload: bool = True
     plugin: bool = True
     torch: bool = True
     verbs: bool = False
     kernels: bool = False
+    network: bool = False
 
 
 def parts() -> Parts:
@@ -102,7 +108,7 @@ def environment_of(
     if preloads:
         change[PRELOAD] = _joined([str(path) for path in preloads], before.get(PRELOAD, ""), " :", ":")
     if wanted.plugin:
-        _plugin(before, have, wanted.kernels, change, notes)
+        _plugin(before, have, wanted, change, notes)
     if wanted.torch:
         change[PYTHONPATH] = _joined([str(STARTUP)], before.get(PYTHONPATH, ""), os.pathsep, os.pathsep)
     return change, tuple(notes)
@@ -118,7 +124,7 @@ def _want(path: Path | None, what: str, into: list[Path], notes: list[str]) -> N
 
 
 def _plugin(
-    before: Mapping[str, str], have: Parts, kernels: bool, change: dict[str, str], notes: list[str]
+    before: Mapping[str, str], have: Parts, wanted: Wanted, change: dict[str, str], notes: list[str]
 ) -> None:
     if have.plugin is None:
         notes.append("NCCL's profiler plug-in is not in this installation; going on without")
@@ -127,8 +133,16 @@ def _plugin(
     if other and other != str(have.plugin) and other.lower() != "none":
         change[CHAINED] = other
     change[PLUGIN] = str(have.plugin)
-    if kernels:
+    if wanted.kernels:
         change[KERNELS] = "1"
+    if wanted.network:
+        change[NETWORK] = "1"
+
+
+def parallel(job: JobConfig) -> str:
+    """Sizes of the parallel groups as rings carry them, "tp=2,pp=4"; "" where none is known."""
+    sizes = {"tp": job.tensor, "pp": job.pipeline, "dp": job.data, "cp": job.context, "ep": job.expert}
+    return ",".join(f"{name}={size.value}" for name, size in sizes.items() if size is not None)
 
 
 def _joined(ours: list[str], before: str, separators: str, joiner: str) -> str:

@@ -66,6 +66,10 @@ def run(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Also record when NCCL's kernels start and end.")
     ] = False,
+    network: Annotated[
+        bool,
+        typer.Option("--network", help="Also record the requests of NCCL's proxy to the network."),
+    ] = False,
     no_preload: Annotated[bool, typer.Option("--no-preload", help="Leave LD_PRELOAD alone.")] = False,
     no_plugin: Annotated[bool, typer.Option("--no-plugin", help="Leave NCCL_PROFILER_PLUGIN alone.")] = False,
     no_torch: Annotated[bool, typer.Option("--no-torch", help="Leave torch.distributed alone.")] = False,
@@ -84,7 +88,7 @@ def run(
     The exit code is the command's own, or 128 + N where signal N ended it. Nothing of the recording can keep
     the job from starting: what does not work is one line on stderr.
     """
-    wanted = launch.Wanted(not no_preload, not no_plugin, not no_torch, verbs, kernels)
+    wanted = launch.Wanted(not no_preload, not no_plugin, not no_torch, verbs, kernels, network)
     after_s = math.inf if suspect == "off" else parse_duration(suspect) / NS_PER_S
     if print_env:
         return _print_environment(wanted, rings)
@@ -105,6 +109,8 @@ def run(
         }
         change, notes = launch.environment_of(os.environ, launch.parts(), wanted, places)
         config = _write_down(place, command_line, job, notes)
+        if split := launch.parallel(config):
+            change[launch.PARALLEL] = split
     except MegatraceError as error:
         _say(f"the job is started without recording: {error}")
     beside = _Beside(config, place)
