@@ -88,6 +88,16 @@ def test_an_empty_dump_is_evidence_and_differs_from_a_missing_one(tmp_path: Path
     assert "wrote no dump" in missing.headline
 
 
+def test_counters_at_nothing_do_not_make_an_empty_dump_one_of_another_moment(tmp_path: Path) -> None:
+    """Peers completed calls of a group of all: the rank was there, whatever its new counters say."""
+    recorders = [Recorder(rank, world(4)) for rank in range(4)]
+    for recorder in recorders[:2] + recorders[3:]:
+        recorder.call("0", "all_reduce", at=0).call("0", "all_reduce", "scheduled", at=60)
+    (finding,) = judged(write(tmp_path, recorders, status=True)).findings
+    assert finding.culprits.ranks == (2,)
+    assert "the dump of rank 2 is there, and empty" in told(judged(tmp_path))
+
+
 def test_dumps_written_right_after_the_last_call_accuse_nobody(tmp_path: Path) -> None:
     recorders = [Recorder(rank, world(4)) for rank in range(4)]
     for recorder in recorders[1:]:

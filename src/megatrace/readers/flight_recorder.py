@@ -163,16 +163,18 @@ def _positions(
     pairs: Sequence[tuple[int, Dump]], table: Groups, events: Events, uses: Uses
 ) -> Positions | None:
     """What the counters of groups add. They count messages and collectives alike, so those of a group that
-    carries messages are left out."""
+    carries messages are left out. Counters at nothing in a dump without a call say no more than the empty
+    dump: a process that was started again has such."""
     p2p = (events.op == Op.SEND) | (events.op == Op.RECV)
     carries = set(uses.comm[np.unique(uses.of[p2p])].tolist())
     reached = _reached(events, uses, ~p2p)
+    spoke = set(events.ranks().tolist())
     rows: list[tuple[int, int, int, int, int]] = []
     for rank, dump in pairs:
         names = _names_of_ids(dump)
         for key, (enqueued, started, completed) in dump.status.items():
             name = names.get(key)
-            if name is None:
+            if name is None or (enqueued < 0 and rank not in spoke):
                 continue
             number = table.of(rank, dump, name)
             last, opened = reached.get((rank, number), (None, None))
