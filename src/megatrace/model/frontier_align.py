@@ -103,7 +103,7 @@ class _Anchors:
         return np.asarray(np.where(rank < peer, latest[0, of], latest[1, of]))
 
     def _at(self, entry: I8, seq: I8) -> I8:
-        """int64: the row of each (rank, communicator) with a sequence number, ``UNSEEN`` where there is none."""
+        """int64: the row of each (rank, communicator) with a number, ``UNSEEN`` where there is none."""
         found = np.where(self.seq[self.ends[entry]] == seq, self.ends[entry], UNSEEN)
         behind = np.flatnonzero(found == UNSEEN)
         if not len(behind):
