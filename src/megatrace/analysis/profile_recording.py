@@ -106,7 +106,7 @@ class _Rank:
         return begin[kept], end[kept]
 
     def _waited(self, begin: NDArray[Any], end: NDArray[Any]) -> Intervals:
-        """In each gap: from the first call beside that ends in it, no other blocking call before, to its end."""
+        """In each gap: from the first call beside that ends in it, with no other blocking one before it."""
         start, over = self.start[self.beside], self.end[self.beside]
         gap = np.searchsorted(begin, over, "right") - 1
         inside = (gap >= 0) & (over <= end[np.maximum(gap, 0)])
