@@ -162,3 +162,35 @@ def test_who_waits_for_whom_does_not_depend_on_how_far_numbers_lie_apart(apart: 
     (instance,) = set(graph.wait_instance.tolist())
     assert graph.calls.rank[graph.rows_of(instance)].tolist() == [0, 1]
     assert graph.waiters(instance).tolist() == [0, 1]
+
+
+def ahead(*those: int, pairs: bool = True) -> Story:
+    """All call the world's third number and stand; ``those`` went on to its fifth."""
+    story = pairs_and_world() if pairs else Story((EVERYBODY,))
+    world = WORLD if pairs else 0
+    if not pairs:
+        story.call(EVERYBODY, world, 1.0)
+    story.call(EVERYBODY, world, 20.0, done=False, start=20.1)
+    for rank in those:
+        for at in (20.5, 20.6):
+            story.call(rank, world, at, done=False)
+    return story
+
+
+def test_one_ahead_of_all_who_stand_left_a_call_out() -> None:
+    finding = judge(ahead(3))
+    assert finding.kind is Kind.MISSING_CALL
+    assert finding.culprits.ranks == (3,)
+    assert finding.summary.startswith(
+        "rank 3 left out a call of the group of ranks 0–5 and went on without it"
+    )
+    assert finding.victims == (0, 1, 2, 4, 5)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [ahead(2, 3), ahead(3, pairs=False)],
+    ids=("too many ahead", "nobody runs the same program"),
+)
+def test_who_is_ahead_is_not_accused_where_the_odd_one_is_not_known(story: Story) -> None:
+    assert 3 not in judge(story).culprits.ranks

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from megatrace.analysis.hang_ahead import with_those_ahead
 from megatrace.analysis.hang_claim import Scene
 from megatrace.analysis.hang_dump import judge_dump
 from megatrace.analysis.hang_finding import Reporter
@@ -127,7 +128,7 @@ def _find(
 ) -> HangResult:
     frontier = graph.frontier
     past = None if history is None else History(history)
-    roots = find_roots(graph, None if past is None else past.agreed)
+    roots = with_those_ahead(graph, find_roots(graph, None if past is None else past.agreed))
     until = hints.until if hints.until is not None else frontier.snapshot_at
     if not roots:
         return _nobody_waits(graph, until, hints)

@@ -60,6 +60,7 @@ class Reporter:
             RootKind.DEVICE: self.stuck.device,
             RootKind.HOST: self.stopped.host,
             RootKind.DEATH: self.stuck.death,
+            RootKind.AHEAD: self.stuck.ahead,
             RootKind.BEHIND: self.stopped.behind,
             RootKind.CALL: self.stuck.call,
             RootKind.GROUP: self.stuck.call,

@@ -33,6 +33,8 @@ class RootKind(Enum):
     """All made a call, nobody completed it, and starts cannot be seen."""
     DEATH = "death"
     """A call in flight completed nowhere and the rank's host stopped calling at the same moment."""
+    AHEAD = "ahead"
+    """A few went on past a call at which all others stand (``hang_ahead``)."""
     MISMATCH = "mismatch"
     CYCLE = "cycle"
     """Ranks wait for each other in a circle."""

@@ -113,6 +113,20 @@ class Stuck:
             evidence=evidence,
         )
 
+    def ahead(self, roots: list[Root]) -> Claim:
+        """A few went on past a call at which all others stand."""
+        ranks, instance = roots[0].ranks, roots[0].instances[0]
+        what = self.scene.words.instance(instance)
+        comm = self.scene.words.communicator(self.scene.comm(instance))
+        standing = len(self.scene.frontier.members.of_comm(self.scene.comm(instance))) - len(ranks)
+        text = f"{self.scene.name(ranks)} left out a call of {comm} and went on without it"
+        evidence = (
+            Evidence(f"all others stand at {what}", standing, "ranks"),
+            Evidence("hosts that run the same program wait there; it went on, so its calls come too early"),
+        )
+        others = (Kind.MISMATCH,)
+        return Claim(Kind.MISSING_CALL, ranks, text, 0.9, others, instance=instance, evidence=evidence)
+
     def call(self, roots: list[Root]) -> Claim:
         """A call that all made and nobody finished."""
         instance = roots[0].instances[0]
