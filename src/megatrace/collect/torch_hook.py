@@ -64,13 +64,13 @@ def install(module: ModuleType) -> Hook | None:
     torch_marks.MARKS.put = _mark(hook)
     torch_marks.MARKS.in_use = lambda: hook.on and bool(hook.groups.known)
     for name, (op, at) in torch_calls.CALLS.items():
-        original = process_group.__dict__.get(name)
-        if original is not None:
+        if name in process_group.__dict__:
+            original = getattr(process_group, name)  # the function itself, not what makes a method of it
             setattr(process_group, name, _call(hook, original, op, at))
     work = module.Work
     for name, wrap in (("wait", _wait), ("get_future", _future)):
         if name in work.__dict__:
-            setattr(work, name, wrap(hook, work.__dict__[name]))
+            setattr(work, name, wrap(hook, getattr(work, name)))
     process_group._megatrace = hook
     os.register_at_fork(after_in_child=lambda: _forked(hook))
     return hook
@@ -112,7 +112,12 @@ def _call(hook: Hook, original: Callable[..., Any], op: int, at: int) -> Callabl
                     index = begin(group, arguments)
             except Exception as error:  # noqa: BLE001 (a job is only observed)
                 hook.switch_off(error)
-        work = original(self, *arguments, **named)
+        if named or not 1 <= len(arguments) <= 2:
+            work = original(self, *arguments, **named)
+        elif len(arguments) == 2:  # as torch does; unpacking costs pybind11 half a microsecond
+            work = original(self, arguments[0], arguments[1])
+        else:
+            work = original(self, arguments[0])
         if index is not None:  # written out, for a call of Python's would cost more than what it does
             if work is None:
                 ring.ended(index)
@@ -183,7 +188,7 @@ def _wait(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *arguments, **named)
         ring.waited(index)
         try:
-            done = original(self, *arguments, **named)
+            done = original(self, *arguments, **named) if arguments or named else original(self)
         except BaseException:
             ring.failed(index)
             raise
