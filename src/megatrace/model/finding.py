@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from megatrace.model.layout import ParallelLayout
-from megatrace.model.schedule import Phase, Schedule
-from megatrace.model.series import Series
-from megatrace.model.timeline import Timeline
 from megatrace.model.trace import Coverage, InputInfo, RankPlace
+
+if TYPE_CHECKING:  # a node's agent speaks of findings, and does not import numpy for it
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from megatrace.model.layout import ParallelLayout
+    from megatrace.model.schedule import Phase, Schedule
+    from megatrace.model.series import Series
+    from megatrace.model.timeline import Timeline
 
 
 class Verdict(Enum):

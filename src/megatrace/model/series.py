@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # a node's agent speaks of facts, and does not import numpy for it
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class SeriesKind(Enum):
@@ -37,7 +39,7 @@ class Series:
     def __post_init__(self) -> None:
         if len(self.times) != len(self.values):
             raise ValueError(f"series {self.name}: {len(self.times)} times, {len(self.values)} values")
-        if len(self.times) > 1 and bool(np.any(np.diff(self.times) < 0)):
+        if len(self.times) > 1 and bool((self.times[1:] < self.times[:-1]).any()):
             raise ValueError(f"series {self.name}: times are not ascending")
 
 

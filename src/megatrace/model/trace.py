@@ -9,17 +9,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from megatrace.model.blind_spots import Unobserved
-from megatrace.model.events import Events
-from megatrace.model.inspector import InspectorCalls
 from megatrace.model.job import JobConfig
-from megatrace.model.layout import Axis
-from megatrace.model.marks import Marks, NamedGroup
-from megatrace.model.optable import OpTable
-from megatrace.model.ras import RasSnapshot
-from megatrace.model.series import LogFact, Series, Spans
-from megatrace.model.states import CallNote, Dumped, Positions
+
+if TYPE_CHECKING:  # a node's agent speaks of coverage, and does not import numpy for it
+    from megatrace.model.blind_spots import Unobserved
+    from megatrace.model.events import Events
+    from megatrace.model.inspector import InspectorCalls
+    from megatrace.model.layout import Axis
+    from megatrace.model.marks import Marks, NamedGroup
+    from megatrace.model.optable import OpTable
+    from megatrace.model.ras import RasSnapshot
+    from megatrace.model.series import LogFact, Series, Spans
+    from megatrace.model.states import CallNote, Dumped, Positions
 
 
 class Observable(Enum):
