@@ -68,9 +68,9 @@ bench-rivals: $(STAMP) ## compare with published methods, write benchmarks/resul
 bench-cases: $(STAMP) ## print our verdict on each real case beside the right answer
 	@$(BIN)/python -m benchmarks.cases
 
-# Random examples, many more than in `make test`; a failure prints how to repeat it.
+# Random examples, many more than in `make test`; a failure prints how to repeat it. A test may take an hour here.
 fuzz: $(STAMP) ## feed damaged input to every reader, for minutes
-	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS) tests/property $(PYTEST_ARGS)
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS) -o faulthandler_timeout=0 tests/property $(PYTEST_ARGS)
 
 clean: ## remove what make made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
