@@ -24,12 +24,18 @@ def said(diagnosis: Diagnosis) -> str:
 
 
 def timeout(
-    rank: int, seq: int, op: str = "ALLREDUCE", *, own: int | None = None, at: str = "08:02:19.113217"
+    rank: int,
+    seq: int,
+    op: str = "ALLREDUCE",
+    *,
+    own: int | None = None,
+    at: str = "08:02:19.113217",
+    numel: int = 16,
 ) -> str:
     """A watchdog's line of PyTorch 2.5."""
     return (
         f"[rank{rank}]:[E1017 {at} ProcessGroupNCCL.cpp:629] [Rank {rank if own is None else own}] Watchdog caught collective "
-        f"operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn=16, NumelOut=16, Timeout(ms)=600000) ran for 600012 "
+        f"operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600012 "
         "milliseconds before timing out.\n"
     )
 

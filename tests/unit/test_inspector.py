@@ -33,8 +33,15 @@ def line(comm: str, rank: int, size: int, host: str, pid: int, seq: int, time: f
     )  # fmt: skip
 
 
-def job(folder: Path, *, late: int | None = None, slow_group: int | None = None, calls: int = 40) -> Trace:
-    """8 ranks: the world, and four pairs. ``late`` comes 2 ms after the others."""
+def job(
+    folder: Path,
+    *,
+    late: int | None = None,
+    slow_group: int | None = None,
+    calls: int = 40,
+    name: str = "0xw",
+) -> Trace:
+    """8 ranks: the world (communicator ``name``), and four pairs. ``late`` comes 2 ms after the others."""
     rng = random.Random(1)
     folder.mkdir(exist_ok=True)
     for rank in range(8):
@@ -42,7 +49,7 @@ def job(folder: Path, *, late: int | None = None, slow_group: int | None = None,
         for seq in range(calls):
             wait = 0.0 if late is None or rank == late else 2000.0
             lines.append(
-                line("0xw", rank, 8, f"node{rank // 4}", 100 + rank, seq, 900 + wait + rng.uniform(0, 30))
+                line(name, rank, 8, f"node{rank // 4}", 100 + rank, seq, 900 + wait + rng.uniform(0, 30))
             )
             pair = 400.0 * (3 if slow_group == rank // 2 else 1) + rng.uniform(0, 20)
             lines.append(line(f"0xp{rank // 2}", rank % 2, 2, f"node{rank // 4}", 100 + rank, seq, pair))
