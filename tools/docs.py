@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import megatrace
+from megatrace.bot.checks import CHECKS
 from megatrace.collect.jobconfig import reference_page
 from megatrace.commands.main import build, examples_of, group_help, ordered
 from megatrace.errors import EXIT_CODES
 from megatrace.registry import Registry
 from megatrace.reports.schema import schema
 from megatrace.simulator import reference as scenarios
+from tools.check_pages import checks_page
 from tools.measured import accuracy_page, rivals_page, speed_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,6 +113,7 @@ def _first_paragraph(path: Path) -> str:
 def pages() -> dict[str, str]:
     """File name under docs/reference → text."""
     made = {"commands.md": commands_page(), "exit-codes.md": exit_codes_page()}
+    made["checks.md"] = f"{HEAD}\n{checks_page(CHECKS)}"
     for registry in catalogues():
         made.setdefault(f"{registry.kind}s.md", catalogue_page(registry))
     made["scenario.md"] = f"{HEAD}\n{scenarios.reference_page()}"

@@ -1,0 +1,133 @@
+"""Counters of machines over time: what they grew by, kept across restarts of whoever looks.
+
+A counter's level says nothing: a port that saw 300 errors while it was cabled is healthy today. What counts
+is growth between two looks, and how long that took. So the first look at a counter only remembers it, and a
+rate needs time. A counter that fell was reset (driver loaded anew, GPU reset, reboot): it then counts from
+zero, and its present value is what it grew by since. A boot in between resets everything.
+
+Pure but for `load` and `save`; knows no counter by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatrace.units import NS_PER_S
+
+MAX_SAMPLES = 40
+"""Samples kept of a counter: an hour's window at a look every 90 s; older ones are thinned to the window's
+edge."""
+KEEP_S = 86_400.0
+"""Seconds after which a sample explains nothing any more: the longest window of a check is a day."""
+MAX_COUNTERS = 50_000
+"""A node with 16 GPUs, 18 links each with 8 counters, and 16 ports with 60 has 3,300."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a counter grew by within ``seconds``; ``reset`` that it began anew in that time."""
+
+    amount: float
+    seconds: float
+    reset: bool = False
+
+    @property
+    def per_hour(self) -> float:
+        """Rate; 0 where there was no time."""
+        return self.amount * 3_600.0 / self.seconds if self.seconds > 0 else 0.0
+
+
+class Counters:
+    """Samples of counters by name: (time in s, value, grown in all, resets). Bounded in every direction."""
+
+    def __init__(self, state: Mapping[str, object] | None = None) -> None:
+        self._samples: dict[str, list[list[float]]] = {}
+        self._boot = ""
+        if state:
+            self._restore(state)
+
+    def boot(self, boot_id: str) -> bool:
+        """Tells which boot is looked at, and says whether it is another one than the last time.
+
+        After a boot every counter of the kernel began anew.
+        """
+        another = bool(self._boot) and bool(boot_id) and boot_id != self._boot
+        self._boot = boot_id or self._boot
+        if another:
+            for samples in self._samples.values():
+                last = samples[-1]
+                samples.append([last[0], 0.0, last[2], last[3] + 1])
+        return another
+
+    def grown(self, name: str, value: float, now: int, window_s: float = 600.0) -> Growth | None:
+        """Takes a reading and says what the counter grew by, over the window or, of a younger one, since it
+        was first seen.
+
+        None on the first sight of a counter: nothing is known of its past.
+        """
+        at = now / NS_PER_S
+        samples = self._samples.get(name)
+        if not samples:
+            if len(self._samples) < MAX_COUNTERS:
+                self._samples[name] = [[at, value, 0.0, 0.0]]
+            return None
+        last = samples[-1]
+        if at > last[0] or value != last[1]:
+            fell = value < last[1]
+            step = value if fell else value - last[1]
+            samples.append([max(at, last[0]), value, last[2] + step, last[3] + fell])
+        before = [item for item in samples if item[0] <= at - window_s]
+        begin = before[-1] if before else samples[0]
+        self._samples[name] = _thinned(samples, at)
+        end = samples[-1]
+        return Growth(end[2] - begin[2], end[0] - begin[0], end[3] > begin[3])
+
+    def state(self) -> dict[str, object]:
+        """Everything, as JSON has it."""
+        return {"boot": self._boot, "samples": self._samples}
+
+    def _restore(self, state: Mapping[str, object]) -> None:
+        samples = state.get("samples")
+        self._boot = str(state.get("boot", ""))
+        for name, items in samples.items() if isinstance(samples, dict) else ():
+            with suppress(TypeError, ValueError):
+                rows = [[float(part) for part in item][:4] for item in items]
+                if rows and all(len(row) == 4 for row in rows) and len(self._samples) < MAX_COUNTERS:
+                    self._samples[str(name)] = rows
+
+
+def _thinned(samples: list[list[float]], at: float) -> list[list[float]]:
+    """Without what is too old, and at most so many: every second of the older half is dropped."""
+    kept = [item for item in samples if item[0] >= at - KEEP_S] or samples[-1:]
+    if len(kept) > MAX_SAMPLES:
+        half = len(kept) // 2
+        kept = kept[:half:2] + kept[half:]
+    return kept
+
+
+def load(path: Path) -> Counters:
+    """What was kept; empty where there is nothing, or nothing whole."""
+    try:
+        state = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return Counters()
+    return Counters(state if isinstance(state, dict) else None)
+
+
+def save(counters: Counters, path: Path) -> bool:
+    """Keeps it in one step, so that a crash leaves the old one; False where the place cannot be written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(counters.state()), "utf-8")
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        return False
+    return True

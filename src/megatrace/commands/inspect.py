@@ -1,0 +1,136 @@
+"""`megatrace inspect`: what is wrong with this machine, how bad, what to do.
+
+Runs the passive checks of the catalogue here, or on a recording of another machine, and prints what they
+found. It mends nothing. ``--record`` writes what was looked at as a bundle that gives the same verdict
+anywhere.
+
+Which checks there are, and what each looks at, is the catalogue's business (``bot.checks``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from megatrace import __version__
+from megatrace.bot.catalogue import CheckInfo, select
+from megatrace.bot.check_runner import Switches
+from megatrace.bot.inspecting import catalogue, inspect_here, inspect_recording
+from megatrace.bot.recording import read_recording, write_recording
+from megatrace.clock import SystemClock
+from megatrace.commands import command, output
+from megatrace.errors import UnknownName, UsageError
+from megatrace.model.check import Inspection
+from megatrace.reports import ReportOptions, inspection
+
+
+class Format(str, Enum):
+    """What is printed."""
+
+    text = "text"
+    json = "json"
+    nagios = "nagios"
+    npd = "npd"
+
+
+@command(
+    "inspect",
+    summary="says what is wrong with this machine, how bad, what to do",
+    examples=[
+        "megatrace inspect",
+        "megatrace inspect --check GPU --check IB-01 --verbose",
+        "megatrace inspect --record node188.tar.gz",
+        "megatrace inspect --system node188.tar.gz --format json",
+    ],
+    order=12,
+)
+def inspect(
+    check: Annotated[
+        list[str] | None,
+        typer.Option("--check", help="Only these checks, by id or its beginning; repeat it."),
+    ] = None,
+    format_name: Annotated[
+        Format, typer.Option("--format", help="text, json, nagios or npd (node-problem-detector).")
+    ] = Format.text,
+    system: Annotated[
+        Path | None, typer.Option("--system", help="Judge a recorded machine: a folder or an archive.")
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", help="Also write what was looked at: a folder, .tar or .tar.gz."),
+    ] = None,
+    disable: Annotated[
+        list[str] | None, typer.Option("--disable", help="Do not run this check; repeat it.")
+    ] = None,
+    observe: Annotated[
+        list[str] | None,
+        typer.Option("--observe", help="Run it, but let it change no exit code; repeat it."),
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Where growth of counters is remembered between inspections.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Where the machine's root is mounted, when this runs in a container.")
+    ] = "/",
+    unmasked: Annotated[
+        bool, typer.Option("--unmasked", help="Keep names and addresses in the recording.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="All evidence, and every check.")] = False,
+) -> int:
+    """Runs the passive health checks of this machine.
+
+    Works without root; checks that need it are skipped and say so. Growth of counters is judged from the
+    second inspection on.
+    """
+    wanted = _chosen(check)
+    switches = Switches(_known(disable), _known(observe))
+    if system is not None:
+        if record is not None:
+            raise UsageError("--record takes what this machine shows; a recording is copied with cp")
+        found = inspect_recording(read_recording(system), wanted, switches=switches)
+    else:
+        found, recorded = inspect_here(
+            wanted, host=host, switches=switches, state=state, record=record is not None
+        )
+        if record is not None:
+            masked = write_recording(recorded, record, masked=not unmasked)
+            said = ", ".join(f"{number} {what}" for what, number in masked.items()) or "nothing"
+            print(f"wrote {record} (masked: {said})", file=sys.stderr)
+    return _show(found, format_name, verbose)
+
+
+def _chosen(names: list[str] | None) -> tuple[CheckInfo, ...]:
+    every = catalogue()
+    wanted = select(every, names=names or ())
+    for name in names or ():
+        if not select(every, names=(name,)):
+            raise UnknownName("check", name, [item.id for item in every])
+    return wanted
+
+
+def _known(names: list[str] | None) -> frozenset[str]:
+    known = [item.id for item in catalogue()]
+    for name in names or ():
+        if name not in known:
+            raise UnknownName("check", name, known)
+    return frozenset(names or ())
+
+
+def _show(found: Inspection, format_name: Format, verbose: bool) -> int:
+    if format_name is Format.nagios:
+        text, code = inspection.nagios(found)
+    elif format_name is Format.npd:
+        text, code = inspection.node_problem_detector(found)
+    elif format_name is Format.json:
+        text, code = inspection.as_json(found, __version__), found.exit_code
+    else:
+        options = ReportOptions(verbose=verbose, generated_at=SystemClock().now())
+        options = output.options_for(sys.stdout, options, os.environ)
+        text, code = inspection.render(found, options), found.exit_code
+    sys.stdout.write(text)
+    return code
