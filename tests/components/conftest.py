@@ -1,4 +1,4 @@
-"""What several tests of the native recorders need: built once a session."""
+"""What several tests of real components need: recorders built once a session, daemons started once."""
 
 from __future__ import annotations
 
@@ -6,9 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.components.fake_nvml import fake_nvml, nvml_library
+from tests.components.ipmi_bmc import ipmi_bmc
 from tests.components.native_builds import compiled, needs_compiler
 from tests.components.nccl_jobs import Built, build
+from tests.components.prometheus_server import prometheus
+from tests.components.redfish_bmc import redfish_board, redfish_power
 from tests.components.ring_programs import SOURCES
+from tests.components.snmp_switch import snmp_switch
+
+__all__ = [
+    "built",
+    "check",
+    "fake_nvml",
+    "ipmi_bmc",
+    "nvml_library",
+    "prometheus",
+    "redfish_board",
+    "redfish_power",
+    "snmp_switch",
+]
+"""Fixtures of the real components, one file each, found by pytest in this module."""
 
 
 @pytest.fixture(scope="session")
