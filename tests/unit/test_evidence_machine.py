@@ -1,4 +1,5 @@
-"""Kernel logs, outputs of tools, metrics, alerts: one incident for one fault, and what only looks like one."""
+"""Kernel logs, outputs of tools, metrics, alerts: one incident for one fault, and what only looks like
+one."""
 
 from __future__ import annotations
 
@@ -47,6 +48,20 @@ def test_both_ends_of_a_link_are_one_ambiguous_incident(tmp_path: Path) -> None:
     (finding,) = judged(tmp_path, kernel__log=text).findings
     assert finding.ambiguous
     assert {device.device for device in finding.culprits.devices} == {"GPU 0000:3b:00", "GPU 0000:5d:00"}
+
+
+def test_a_second_dead_gpu_is_a_second_incident_though_a_peer_reports_its_links(tmp_path: Path) -> None:
+    lost = "GPU has fallen off the bus."
+    text = xid(79, "0000:3b:00", lost, at=1) + xid(74, "0000:86:00", "NVLink: fatal error on link 3", at=1)
+    text += xid(79, "0000:5d:00", lost, at=2) + xid(45, "0000:86:00", "preemptive cleanup", at=3)
+    findings = [item for item in judged(tmp_path, kernel__log=text).findings if item.severity <= Severity.P2]
+    assert sorted(item.summary[:16] for item in findings) == ["GPU 0000:3b:00 o", "GPU 0000:5d:00 o"]
+
+
+def test_a_killed_job_cleans_up_on_all_its_gpus_in_one_incident(tmp_path: Path) -> None:
+    text = "".join(xid(45, f"0000:{bus}:00", "pid=1, Ch 8", at=1) for bus in ("3b", "5d", "86", "af"))
+    (finding,) = judged(tmp_path, kernel__log=text).findings
+    assert finding.severity is Severity.P3
 
 
 def test_two_gpus_of_two_nodes_are_two_incidents(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """What a judge of text evidence hands over: a finding, and how near to the root of a failure it stands.
 
-A failure writes about itself in many places: a GPU falls off the bus, a rank dies, its peers' sockets break, their
-watchdogs fire, torchrun kills the rest. ``Order`` is that ladder: of two claims about one job the higher rung is the
-cause, unless it happened later.
-"""
+A failure writes about itself in many places: a GPU falls off the bus, a rank dies, its peers' sockets break,
+their watchdogs fire, torchrun kills the rest. ``Order`` is that ladder: of two claims about one job the
+higher rung is the cause, unless it happened later."""
 
 from __future__ import annotations
 
@@ -25,6 +24,7 @@ from megatrace.model.finding import (
     Window,
 )
 from megatrace.model.series import LogFact
+from megatrace.model.xid import Action
 from megatrace.units import NS_PER_S, format_duration
 
 ALL_LOGS = NextStep(
@@ -59,6 +59,7 @@ class Order(IntEnum):
 class Claim:
     """One finding with its place on the ladder. ``weak``: the evidence does not bear a verdict.
 
+    ``action`` what is done with the GPU, of claims that stand on an Xid;
     ``time`` ns (``clock`` "wall" or "boot"), None where not known; ``either`` explanations that fit as well;
     ``ended`` that the job is over, so that it failed, though faults of this kind make others hang.
     """
@@ -72,6 +73,7 @@ class Claim:
     either: tuple[str, ...] = ()
     sources: frozenset[str] = field(default_factory=frozenset)
     ended: bool = False
+    action: Action | None = None
 
     @property
     def verdict(self) -> Verdict:

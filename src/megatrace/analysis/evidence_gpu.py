@@ -1,8 +1,9 @@
 """GPU errors in kernel logs: one incident per node and minute, its first cause, its remedy by the Xid table.
 
-The driver reports one fault several times: on the GPU that has it, on peers behind a link, and again when it cleans
-up the processes. Codes that only follow (``model.xid.SYMPATHETIC``) make no finding beside their cause. Of several
-codes on one GPU the one that damages hardware decides; among those of applications the earliest.
+The driver reports one fault several times: on the GPU that has it, on peers behind a link, and again when it
+cleans up the processes. Codes that only follow (``model.xid.SYMPATHETIC``) make no finding beside their
+cause. Of several codes on one GPU the one that damages hardware decides; among those of applications the
+earliest.
 
 A code says what the driver saw, by number; the text beside it may be missing or wrong.
 """
@@ -12,11 +13,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from megatrace.analysis.evidence_claim import Claim, Order, apart, claim, listed, on_node, plural, span, times
 from megatrace.model.finding import Culprits, Device, Kind, NextStep, Severity
 from megatrace.model.series import FactKind, LogFact
-from megatrace.model.xid import NVLINK_XIDS, SYMPATHETIC, XIDS, Action, Blame, Xid, xid
+from megatrace.model.xid import FOLLOWS, NVLINK_XIDS, SYMPATHETIC, XIDS, Action, Blame, Xid, xid
 from megatrace.units import NS_PER_S, format_duration
 
 TOGETHER = 60 * NS_PER_S
@@ -31,7 +33,8 @@ _LINK = re.compile(r"\b[Ll]ink:? ?(\d+)\b", re.ASCII)
 _ACTION = re.compile(r"(?:recovery action changed.*to \w+ )\(([^)]*)\)", re.IGNORECASE)
 _MASKED = re.compile(r"^[.*xX]*$")
 _LATE = frozenset({8, 43, 45, 62, 63, 109, 137, 154, 171, 172})
-"""Codes that a crash of the application, or another fault, brings on the same GPU; 63 books what 48, 94 or 95 met."""
+"""Codes that a crash of the application, or another fault, brings on the same GPU; 63 books what 48, 94 or 95
+met."""
 
 LOST = (
     "Drain the node, power-cycle it cold, reseat the GPU; RMA if it falls off the bus again. "
@@ -71,7 +74,12 @@ def _incidents(found: list[LogFact]) -> list[list[LogFact]]:
     groups: list[list[LogFact]] = []
     for fact in found:
         home = next(
-            (group for group in reversed(groups) if any(_together(other, fact) for other in group[-50:])),
+            (
+                group
+                for group in reversed(groups)
+                if any(_together(other, fact) for other in group[-50:])
+                and not any(_rivals(other, fact) for other in group[-50:])
+            ),
             None,
         )
         if home is None:
@@ -81,6 +89,16 @@ def _incidents(found: list[LogFact]) -> list[list[LogFact]]:
     return groups
 
 
+def _rivals(a: LogFact, b: LogFact) -> bool:
+    """Codes on two GPUs of which neither brings the other about: two faults, whatever follows from both."""
+    same = address(a.device) == address(b.device) or not (address(a.device) and address(b.device))
+    return not same and not _spreads(a, b)
+
+
+def _spreads(a: LogFact, b: LogFact) -> bool:
+    return b.code in FOLLOWS.get(a.code or 0, ()) or a.code in FOLLOWS.get(b.code or 0, ())
+
+
 def _together(a: LogFact, b: LogFact) -> bool:
     if a.node != b.node or (a.node is None and a.source != b.source):
         return False
@@ -88,8 +106,7 @@ def _together(a: LogFact, b: LogFact) -> bool:
     gap = apart(a, b)
     if same:
         return gap is None or abs(gap) <= SAME_GPU
-    spreads = {a.code, b.code} & (NVLINK_XIDS | SYMPATHETIC | {74, 79})
-    return bool(spreads) and (gap is None or abs(gap) <= TOGETHER)
+    return _spreads(a, b) and (gap is None or abs(gap) <= TOGETHER)
 
 
 def _weight(fact: LogFact, codes: set[int]) -> tuple[int, int]:
@@ -97,7 +114,11 @@ def _weight(fact: LogFact, codes: set[int]) -> tuple[int, int]:
     row = xid(fact.code or 0)
     late = fact.code in SYMPATHETIC or (fact.code in _LATE and bool(codes - _LATE))
     serious = row.blame is Blame.HARDWARE and row.severity is Severity.P0
-    rung = 0 if serious else 2 if late else 1
+    follows = any(
+        fact.code in FOLLOWS.get(code, ()) and code not in FOLLOWS.get(fact.code or 0, ())
+        for code in codes - {fact.code}
+    )
+    rung = (1 if follows else 0) if serious else 3 if late else 2
     return rung, fact.time or 0
 
 
@@ -149,13 +170,14 @@ def _incident(incident: list[LogFact], facts: Sequence[LogFact]) -> Claim:
         severity, order = Severity.P3, Order.NOTE
     if severity > Severity.P2:
         order = Order.NOTE
-    return claim(
+    found = claim(
         order, kind, severity, summary, incident, evidence=evidence, no=no,
         remedy=_remedy_words(row, action, obey, incident), confidence=0.95 if row.code in XIDS else 0.6,
         culprits=Culprits(devices=ends, nodes=(root.node,) if root.node else ()),
         ambiguous=len(ends) > 1,
         steps=_steps(root, row),
     )  # fmt: skip
+    return replace(found, action=action)
 
 
 def _gpu_name(root: LogFact, mine: Sequence[LogFact]) -> str:

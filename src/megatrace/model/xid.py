@@ -1,8 +1,8 @@
 """NVIDIA's Xid codes as data: what a code means, whose fault it is, what to do with the GPU.
 
 The numbers and their standing (restart the application, reset the GPU, reboot, ask the vendor) are facts of
-NVIDIA's Xid catalogue for current GPUs, told in our own words; the ``action`` is what operators of clusters do
-about it. A code that is not in the table is unused on current GPUs: it is shown, and the vendor asked.
+NVIDIA's Xid catalogue for current GPUs, told in our own words; the ``action`` is what operators of clusters
+do about it. A code that is not in the table is unused on current GPUs: it is shown, and the vendor asked.
 
 Does not judge a log: what follows from what is ``analysis``' business.
 """
@@ -167,6 +167,16 @@ NVLINK_XIDS = frozenset({74, 121, 136, 137, 155, 166, 170, *_NVLINK5})
 """Codes of the links between GPUs: one broken link shows them on both sides."""
 SYMPATHETIC = frozenset({43, 45, 137, 154})
 """Codes that follow from another one, on the same GPU or a peer."""
+
+_ROOTS = frozenset({row.code for row in _ROWS if row.blame is Blame.HARDWARE and row.severity <= _P1})
+FOLLOWS: dict[int, frozenset[int]] = {
+    **dict.fromkeys((43, 45), frozenset({43, 45, 137})),
+    **dict.fromkeys(_ROOTS - NVLINK_XIDS, SYMPATHETIC),
+    **dict.fromkeys({*NVLINK_XIDS, 79, 167}, NVLINK_XIDS | SYMPATHETIC),
+}
+"""What a code on one GPU brings about on *other* GPUs of the same node, within a minute. Only this is folded
+into one incident across GPUs: a lost GPU breaks the links of its peers, but never makes them fall off the
+bus; so a second dead GPU is a second incident."""
 
 
 def xid(code: int) -> Xid:

@@ -1,9 +1,8 @@
 """``nvidia-smi -q`` as text and as XML (``-x``): one fact a GPU with what matters for training.
 
-The text is a tree by indentation and the XML the same tree with other spellings; both become paths of lower-case
-words. Names change between drivers (throttle reasons became event reasons), so values are found by the end of a path.
-"N/A" is no value: desktop cards have no ECC.
-"""
+The text is a tree by indentation and the XML the same tree with other spellings; both become paths of
+lower-case words. Names change between drivers (throttle reasons became event reasons), so values are found by
+the end of a path. "N/A" is no value: desktop cards have no ECC."""
 
 from __future__ import annotations
 
@@ -33,32 +32,39 @@ def is_query(text: str) -> bool:
 
 def read_query(text: str) -> list[LogFact]:
     """One GPU_STATE fact a GPU. Raises ValueError for XML that is broken."""
+    return [state_of(bus, tree, index) for index, (bus, tree) in enumerate(query_trees(text))]
+
+
+def query_trees(text: str) -> list[tuple[str, dict[str, str]]]:
+    """(bus id, value by path) of each GPU, in the order in which they stand; a path is lower-case words
+    joined by "/".
+
+    Of sections that repeat (processes) only the last one stays. Raises ValueError for XML that is broken.
+    """
     if "<nvidia_smi_log" in text[:20_000]:
-        return _read_xml(text)
-    facts: list[LogFact] = []
-    bus = ""
-    tree: dict[str, str] = {}
+        return _xml_trees(text)
+    found: list[tuple[str, dict[str, str]]] = []
     stack: list[tuple[int, str]] = []
     for line in text.split("\n"):
         gpu = _GPU_LINE.match(line)
         if gpu is not None:
-            facts += _state(bus, tree, len(facts))
-            bus, tree, stack = gpu[1], {}, []
+            found.append((gpu[1], {}))
+            stack = []
             continue
-        if not bus or not line.strip():
+        if not found or not line.strip():
             continue
         indent = len(line) - len(line.lstrip())
         while stack and stack[-1][0] >= indent:
             stack.pop()
         pair = _PAIR.match(line)
         if pair is not None:
-            tree["/".join([*(name for _, name in stack), _word(pair[2])])] = pair[3].strip()
+            found[-1][1]["/".join([*(name for _, name in stack), _word(pair[2])])] = pair[3].strip()
         elif len(stack) < MAX_DEPTH:
             stack.append((indent, _word(line)))
-    return facts + _state(bus, tree, len(facts))
+    return found
 
 
-def _read_xml(text: str) -> list[LogFact]:
+def _xml_trees(text: str) -> list[tuple[str, dict[str, str]]]:
     if "<!ENTITY" in text:
         raise ValueError("it declares entities, as no output of nvidia-smi does")
     body = re.sub(r"<!DOCTYPE[^>]*>", "", text[text.index("<nvidia_smi_log") :])
@@ -66,12 +72,12 @@ def _read_xml(text: str) -> list[LogFact]:
         root = ET.fromstring(body.strip())  # entities are refused above; ET opens no external ones
     except ET.ParseError as error:
         raise ValueError(f"no whole XML: {error}") from error
-    facts: list[LogFact] = []
+    found: list[tuple[str, dict[str, str]]] = []
     for gpu in root.iter("gpu"):
         tree: dict[str, str] = {}
         _walk(gpu, (), tree)
-        facts += _state(gpu.get("id") or "?", tree, len(facts))
-    return facts
+        found.append((gpu.get("id") or "?", tree))
+    return found
 
 
 def _walk(node: ET.Element, path: tuple[str, ...], tree: dict[str, str]) -> None:
@@ -87,9 +93,9 @@ def _word(text: str) -> str:
     return " ".join(re.sub(r"[^a-z0-9]+", " ", text.lower()).split())
 
 
-def _state(bus: str, tree: dict[str, str], index: int) -> list[LogFact]:
-    if not bus:
-        return []
+def state_of(bus: str, tree: dict[str, str], index: int) -> LogFact:
+    """One GPU's tree as a fact of the fields that matter for training; ``index`` is its place in the
+    output."""
     fields: list[tuple[str, Value]] = [("bus", bus), ("order", index)]
     for key, ends in _TEXTS.items():
         found = _find(tree, ends)
@@ -110,7 +116,7 @@ def _state(bus: str, tree: dict[str, str], index: int) -> list[LogFact]:
         if _REASON.search(path) and said.lower() == "active" and "/" in path
     )
     fields.append(("throttle", ", ".join(active)))
-    return [LogFact(FactKind.GPU_STATE, f"GPU {bus}", device=bus, name="query", fields=tuple(fields))]
+    return LogFact(FactKind.GPU_STATE, f"GPU {bus}", device=bus, name="query", fields=tuple(fields))
 
 
 def _short(path: str) -> str:
