@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from megatrace.model.finding import Kind, Severity
+from megatrace.model.xid import XIDS, Action, xid
 from megatrace.reports.sentences_zh import _PHRASES, SENTENCES, phrase, translated
 from megatrace.reports.terminal import render
 from tests.unit.report_cases import healthy, slow_window
@@ -86,3 +87,10 @@ def test_what_has_no_ranks_is_not_said_to_have_been_looked_at_by_rank() -> None:
     text = render(replace(healthy(), headline="nobody has translated this", job=job), lang="zh")
     assert "0 个 rank" not in text
     assert text.startswith("正常  未发现")
+
+
+def test_every_xid_code_and_what_is_done_about_it_has_its_words() -> None:
+    codes = [*XIDS.values(), xid(999)]
+    assert [code.code for code in codes if phrase(code.meaning) == code.meaning] == []
+    asked = {f"{action.value[0].upper()}{action.value[1:]}." for action in Action}
+    assert {text for text in asked if translated(text) is None} == set()

@@ -19,6 +19,7 @@ from megatrace.reports.sentences_zh_logs import LOG_PHRASES, LOGS
 from megatrace.reports.sentences_zh_machines import MACHINE_PHRASES, MACHINES
 from megatrace.reports.sentences_zh_remedies import REMEDIES
 from megatrace.reports.sentences_zh_states import STATES
+from megatrace.reports.sentences_zh_xid import XID_MEANINGS, XID_REMEDIES
 
 _SENTENCES: tuple[tuple[str, str], ...] = (
     # ---- hangs: the first sentence
@@ -330,18 +331,17 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     ("{op} #{n} of {comm}", "{comm} 的 {op} #{n}"),
     ("{node} (ranks {r})", "{node}（rank {r}）"),
     ("ranks {r}", "rank {r}"),
+    *XID_MEANINGS,
     *MACHINE_PHRASES,
     *LOG_PHRASES,
 )  # fmt: skip
 
-SENTENCES = (*_SENTENCES, *STATES, *LOGS, *MACHINES, *REMEDIES)
+SENTENCES = (*_SENTENCES, *STATES, *LOGS, *MACHINES, *REMEDIES, *XID_REMEDIES)
 
 _NAMES = {"axis": "[A-Z]{2,5}", "op": "[A-Z_]+", "n": "[0-9,.]+", "m": "[0-9,.]+", "k": r"\d+", "s": r"\d+",
           "when": "(?:now and then between|in) iterations? .+?", "g": r"\d+", "p": r"[\d.,]+", "x": r".+?", "dev": r"(?:GPU|port|NIC|NVSwitch|disk|PCIe|hca|mlx|rank|task)[^;]*?", "host": r"[\w.-]+",
           "bare": "[^()]+?", "grp": r"[^()]+?(?: \([^()]+\))?", "q": "[^()]+", "r": r"[\d ,–-]+", "t": r"[\d.,]+(?: \w+)*?"}  # fmt: skip
 """What may stand in holes of these names; in others anything."""
-
-
 _BETWEEN = re.compile("(?<=[\u4e00-\u9fff\uff00-\uffef]) (?=[\u4e00-\u9fff])")
 """A blank between two Chinese characters, which comes from a hole that was filled with Chinese."""
 _QUOTED = re.compile(r'"[^"]*"')

@@ -202,6 +202,19 @@ MACHINES: tuple[tuple[str, str], ...] = (
     ("no action on a node: the alert is about a service (an API), not about a machine", "不对节点采取动作：告警针对的是服务（API），不是机器"),
     ("the gauge holds the last Xid since the exporter started: dmesg says when", "该指标保存 exporter 启动以来的最近一个 Xid：时间见 dmesg"),
     ("when, and which others", "时间，以及还有哪些"),
+    ("\"cuda\" or \"GPU\" before the message is the label of the program around it, not an error of CUDA or of a GPU", "消息之前的 \"cuda\" 或 \"GPU\" 是外围程序的标签，不是 CUDA 或 GPU 的错误"),
+    ("ECC: {n} corrected, {m} uncorrected since the driver was loaded", "ECC：驱动加载以来 {n} 个已纠正，{m} 个不可纠正"),
+    ("there is no GPU index in this output: GPUs are named by bus id, and counted from 1 in the order in which they stand", "此输出中没有 GPU 编号：GPU 以 bus id 命名，并按出现顺序从 1 计数"),
+    ("MIG: a series is one instance, identified by ({said}): {n} instances on {m} GPUs", "MIG：一条时间序列就是一个实例，由（{said}）标识：{m} 个 GPU 上有 {n} 个实例"),
+    ("{file}: its groupKey is a number, as old versions have it; it was accepted", "{file}：其 groupKey 是数字（旧版本如此）；已接受"),
+    ("error counters, which GPU is at the other end, what the driver says", "错误计数、对端是哪个 GPU、驱动的说法"),
+    ("why the links do not come up", "链路为何没有建立"),
+    ("the type of link between the GPUs", "GPU 之间的链路类型"),
+    ("flight-recorder dumps, or NCCL kernel times of a profile: who waits least", "flight recorder dump，或 profile 中的 NCCL kernel 时间：谁等待最少"),
+    ("kernel module and user libraries of the NVIDIA driver have different versions", "NVIDIA 驱动的内核模块与用户态库版本不同"),
+    ("DCGM_FI_DEV_MEMORY_TEMP of GPU {a} is {n}: DCGM's blank value, \"not supported\", and no reading", "GPU {a} 的 DCGM_FI_DEV_MEMORY_TEMP 为 {n}：这是 DCGM 的空值（\"not supported\"），不是读数"),
+    ("its own status is {said}", "其自身状态为 {said}"),
+    ("its state is {said}", "其状态为 {said}"),
 )  # fmt: skip
 
 MACHINE_PHRASES: tuple[tuple[str, str], ...] = (

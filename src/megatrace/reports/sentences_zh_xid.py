@@ -1,0 +1,67 @@
+"""NVIDIA's Xid codes in Chinese: the meanings of ``model/xid`` and what is done about them.
+
+A table for ``sentences_zh``, which says how it is read. A test compares it with the table of codes.
+"""
+
+from __future__ import annotations
+
+XID_MEANINGS: tuple[tuple[str, str], ...] = (
+    ("the GPU stopped processing (FIFO idle timeout)", "GPU 停止处理（FIFO 空闲超时）"),
+    ("the GPU stopped processing (timeout)", "GPU 停止处理（超时）"),
+    ("driver firmware error", "驱动固件错误"),
+    ("graphics engine fault during a context switch", "上下文切换时图形引擎故障"),
+    ("auxiliary power is not connected to the GPU board", "GPU 板卡的辅助供电未连接"),
+    ("video processor exception", "视频处理器异常"),
+    ("video or image engine exception", "视频或图像引擎异常"),
+    ("video encoder error", "视频编码器错误"),
+    ("the GPU's internal micro-controller halted", "GPU 内部微控制器停止"),
+    ("row remapping (or page retirement) failed", "行重映射（或页退役）失败"),
+    ("illegal access by the driver", "驱动的非法访问"),
+    ("graphics engine class error", "图形引擎类错误"),
+    ("vGPU start error", "vGPU 启动错误"),
+    ("the InfoROM's wear limit is exceeded", "InfoROM 超过磨损上限"),
+    ("a test message of the management bus", "管理总线的测试消息"),
+    ("security fault", "安全故障"),
+    ("GSP error: the GPU's system processor failed", "GSP 错误：GPU 的系统处理器失败"),
+    ("C2C link error", "C2C 链路错误"),
+    ("NVLink training failed", "NVLink 训练（建链）失败"),
+    ("unrecovered ECC error", "未恢复的 ECC 错误"),
+    ("CUDA fast path error", "CUDA fast path 错误"),
+    ("GPU initialization error", "GPU 初始化错误"),
+    ("key rotation error", "密钥轮换错误"),
+    ("DLA memory management error", "DLA 内存管理错误"),
+    ("DLA timeout", "DLA 超时"),
+    ("NVLink error defined by software", "软件定义的 NVLink 错误"),
+    ("a resource of the GPU was retired", "GPU 的一项资源已退役"),
+    ("retiring a resource of the GPU failed", "GPU 资源退役失败"),
+    ("fatal timeout of the GPU", "GPU 致命超时"),
+    ("CHI non-data error", "CHI 非数据错误"),
+    ("a channel was retired", "一个通道已退役"),
+    ("retiring a channel failed", "通道退役失败"),
+    ("power smoothing hardware is engaged again", "功率平滑硬件重新启用"),
+    ("power smoothing hardware is disengaged", "功率平滑硬件已停用"),
+    ("power smoothing hardware has little lifetime left", "功率平滑硬件剩余寿命很少"),
+    ("power smoothing hardware is at the end of its lifetime", "功率平滑硬件寿命已尽"),
+    ("NVLink traffic before encryption was set up", "加密建立之前出现 NVLink 流量"),
+    ("fatal PCIe timeout", "致命的 PCIe 超时"),
+    ("errors in the protected memory region: less GPU memory", "受保护显存区域出错：可用显存减少"),
+    ("the security micro-controller halted", "安全微控制器停止"),
+    ("NVLink interrupt in confidential-computing mode", "机密计算模式下的 NVLink 中断"),
+    ("uncorrectable DRAM error (detail of Xid 48)", "不可纠正的 DRAM 错误（Xid 48 的细节）"),
+    ("uncorrectable SRAM error (detail of Xid 48)", "不可纠正的 SRAM 错误（Xid 48 的细节）"),
+    ("invalid or corrupted push buffer", "push buffer 无效或损坏"),
+    ("copy engine exception", "拷贝引擎异常"),
+    ("a code without a published meaning on current GPUs", "在现有 GPU 上没有公开含义的代码"),
+)  # fmt: skip
+
+XID_REMEDIES: tuple[tuple[str, str], ...] = (
+    ("Fix or restart the application; the GPU stays in service.", "修复或重启应用程序；GPU 继续使用。"),
+    ("Check driver, firmware and configuration of the node.", "检查该节点的驱动、固件和配置。"),
+    ("Drain the node and reset the GPU (nvidia-smi --gpu-reset); reboot if the reset fails.", "排空（drain）节点并重置 GPU（nvidia-smi --gpu-reset）；重置失败则重启。"),
+    ("Drain the node and reboot it.", "排空（drain）节点并重启。"),
+    ("Drain the node, then: {said}.", "排空（drain）节点，然后：{said}。"),
+    ("{a} The driver itself asks for it (Xid 154: {said}). {b}", "{a}这是驱动自己的要求（Xid 154：{said}）。{b}"),
+    ("{a} The driver itself asks for it (Xid 154: {said}).", "{a}这是驱动自己的要求（Xid 154：{said}）。"),
+    ("{a} Together with Xid 63 or 64 the memory was remapped or could not be; replace the GPU if it comes back.", "{a}同时出现 Xid 63 或 64，说明显存已被重映射或无法重映射；再次出现则更换 GPU。"),
+    ("Together with Xid 63 or 64 the memory was remapped or could not be; replace the GPU if it comes back.", "同时出现 Xid 63 或 64，说明显存已被重映射或无法重映射；再次出现则更换 GPU。"),
+)  # fmt: skip
