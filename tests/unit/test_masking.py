@@ -57,6 +57,25 @@ def test_a_name_has_one_pseudonym_everywhere_and_longer_names_are_others() -> No
     assert "hf_" not in str(mapping)  # a secret is in no file, not even in that
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        b'{"argv": ["train.py", "--hf-token", "s3cr3tvalue", "--seq-length", "4096"]}',
+        b"train.py\0--api-key\0s3cr3tvalue\0--seq-length\x004096\0",
+        b'["train.py", "--wandb-key=s3cr3tvalue", "--seq-length", "4096"]',
+    ],
+)
+def test_secrets_among_the_arguments_of_a_program_are_masked(argv: bytes) -> None:
+    out, masks = masked(argv)
+    assert out == argv.replace(b"s3cr3tvalue", b"xxxxxxxxxxx")
+    assert masks.counts()[What.SECRET] == 1
+
+
+def test_words_about_tokens_are_no_secrets() -> None:
+    argv = b"--tokenizer-type GPT2BPETokenizer --max-tokens 131072 --train-tokens=300000000000"
+    assert masked(argv)[0] == argv
+
+
 def test_masking_what_is_masked_changes_nothing() -> None:
     out, masks = masked(LINES)
     before = masks.secrets

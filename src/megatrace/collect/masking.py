@@ -46,12 +46,12 @@ _IPV6 = re.compile(rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}(?![\
 _IPV6_SHORT = re.compile(
     rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){1,6}:(?:[0-9a-fA-F]{1,4}:){0,5}[0-9a-fA-F]{1,4}(?![\w:.])"
 )
-_SECRET_KEY = (
-    rb"[\w-]*(?:token|secret|passw(?:or)?d|api_?key|access_?key|private_?key|credential|authorization)[\w-]*"
-)
+_SECRET_KEY = rb"[\w-]*(?:token(?!i[sz]|s)|secret|passw(?:or)?d|(?:api|access|private|wandb)[_-]?key|credential|authorization)[\w-]*"
 _SECRETS = (
     re.compile(rb"(?i)" + _SECRET_KEY + rb"[\"']?\s*[=:]\s*[\"']?(?:Bearer\s+)?([^\s\"',;]{4,})"),
     re.compile(rb"(?i)--" + _SECRET_KEY + rb"[= ]([^\s\"',;]{4,})"),
+    # an argument and its value in a list: "--token", "value" in JSON, a byte 0 between them in /proc
+    re.compile(rb"(?i)--" + _SECRET_KEY + rb"(?:[\"']\s*,\s*[\"']|\0)([^\s\"',;\0]{4,})"),
     re.compile(rb"\b((?:hf_|sk-|ghp_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,})"),
 )
 _SECRET_WORDS = (b"token", b"secret", b"passw", b"key", b"credential", b"authorization", b"hf_", b"sk-",
