@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from megatrace.collect import launch, torch_calls, torch_ddp, torch_groups, torch_hook, torch_ring
@@ -292,6 +293,29 @@ def test_what_the_ring_writes_the_reader_reads(tmp_path: Path) -> None:
     assert (end[2], end[3]) == (UNSEEN, UNSEEN)
     assert flags.tolist() == [0, 0, EventFlag.FAILED, 0]
     assert abs(int(events.enqueue[0]) - time.time_ns()) < 60 * 10**9
+
+
+def test_a_clock_that_is_set_while_the_job_runs_bends_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = {"monotonic": 50_000_000_000, "set": 1_800_000_000_000_000_000}
+    fake = SimpleNamespace(
+        monotonic_ns=lambda: clock["monotonic"], time_ns=lambda: clock["monotonic"] + clock["set"]
+    )
+    monkeypatch.setattr(torch_ring, "time", fake)
+    ring = torch_ring.Ring(str(tmp_path), 1024)
+    for number in range(600):
+        if number == 300:
+            clock["set"] += 3_600_000_000_000  # an hour forward
+        clock["monotonic"] += 10_000_000
+        ring.put(torch_ring.tail_of(Op.ALL_REDUCE, 7), b"12345678", number, 4, -1)
+    read = ringformat.parse_ring(Path(ring.path).read_bytes(), "ring")
+    times = read.records["time"].astype(np.int64)
+    assert set(np.diff(times).tolist()) == {10_000_000}
+    assert read.stepped == 3_600_000_000_000
+    assert times[-1] == clock["monotonic"] + clock["set"], "on the clock as it was set last"
+    assert read.anchored == 50_000_000_000 + 513 * 10_000_000, "looked at every 256 calls and a second"
+    assert read.word("boot") == Path(torch_ring.BOOT).read_text().strip()
 
 
 def test_a_ring_that_finds_no_room_says_so_and_leaves_nothing(tmp_path: Path) -> None:

@@ -40,6 +40,14 @@ WAITED, FAILED = 1 << 7, 1 << 1
 HELD_AT = 4088
 """In the header, 8 bytes: CLOCK_MONOTONIC in ns until which this process is to post no Recv. Zero unless
 somebody practises (``injection``)."""
+ANCHOR = struct.Struct("<qQ")
+ANCHOR_AT = 4064
+"""In the header: CLOCK_REALTIME − CLOCK_MONOTONIC, and CLOCK_MONOTONIC when they were read last, ns."""
+ANCHOR_CALLS = 255
+"""A mask: after so many calls it is looked whether the clocks are due."""
+ANCHOR_NS = 1_000_000_000
+"""As seldom as that, reading both clocks costs nothing; somebody who sets the clock is noticed within it."""
+BOOT = "/proc/sys/kernel/random/boot_id"
 TORCH = 1
 """Source flag: recorded at the level of torch."""
 
@@ -105,12 +113,23 @@ class Ring:
             "local_rank": os.environ.get("LOCAL_RANK"),
             "world_size": os.environ.get("WORLD_SIZE"),
             "job": os.environ.get("MEGATRACE_JOB"),
+            "boot": _boot(),
         }
-        text = json.dumps(told).encode()[: HELD_AT - HEAD.size]
+        text = json.dumps(told).encode()[: ANCHOR_AT - HEAD.size]
         anchor = time.time_ns(), time.monotonic_ns()
         HEAD.pack_into(mapping, 0, MAGIC, HEADER_BYTES, RECORD_BYTES, self.records, *anchor, len(text))
         mapping[HEAD.size : HEAD.size + len(text)] = text
+        ANCHOR.pack_into(mapping, ANCHOR_AT, anchor[0] - anchor[1], anchor[1])
         return mapping
+
+
+def _boot() -> str | None:
+    """Which start of the machine this is: its rings share their clocks."""
+    try:
+        with open(BOOT, encoding="ascii") as file:  # noqa: PTH123
+            return file.read(64).strip()
+    except OSError:
+        return None
 
 
 def _nothing(index: int) -> None:
@@ -134,7 +153,14 @@ def _writers(mapping: mmap.mmap, records: int) -> tuple[Put, Mark, Mark, Mark, H
         at = HEADER_BYTES + ((index & mask) << 6)
         body(mapping, at + 8, now(), comm, number, nbytes, 0, 0, peer, tail)
         numbers[at >> 3] = index + 1
+        if not index & ANCHOR_CALLS:
+            anchor()
         return index
+
+    def anchor() -> None:
+        read = now()
+        if read - numbers[(ANCHOR_AT >> 3) + 1] >= ANCHOR_NS:
+            ANCHOR.pack_into(mapping, ANCHOR_AT, time.time_ns() - now(), read)
 
     def waited(index: int) -> None:
         at = HEADER_BYTES + ((index & mask) << 6)
