@@ -25,7 +25,7 @@ IFX = "1.3.6.1.2.1.31.1.1.1"
 LLDP_NAME, LLDP_PORT = "1.0.8802.1.1.2.1.4.1.1.9", "1.0.8802.1.1.2.1.4.1.1.7"
 ADMIN, OPER, IN_ERRORS, IN_DISCARDS, OUT_DISCARDS = (f"{IF}.{column}" for column in (7, 8, 14, 13, 19))
 NAME, SPEED = f"{IFX}.1", f"{IFX}.15"
-INTEGER, STRING, COUNTER, GAUGE, TICKS = 2, 4, 65, 66, 67
+INTEGER, STRING, GAUGE, TICKS = 2, 4, 66, 67
 
 
 def recording() -> str:
@@ -37,7 +37,7 @@ def recording() -> str:
     ]
     for port in range(1, PORTS + 1):
         rows += [(f"{column}.{port}", INTEGER, 1) for column in (ADMIN, OPER)]
-        rows += [(f"{column}.{port}", COUNTER, 0) for column in (IN_ERRORS, IN_DISCARDS, OUT_DISCARDS)]
+        rows += [(f"{column}.{port}", GAUGE, 0) for column in (IN_ERRORS, IN_DISCARDS, OUT_DISCARDS)]
         rows += [(f"{NAME}.{port}", STRING, f"swp{port}"), (f"{SPEED}.{port}", GAUGE, 400_000)]
         # LLDP counts (time mark, local port, index): who sits at the other end of the cable.
         rows += [(f"{LLDP_PORT}.0.{port}.1", STRING, f"mlx5_{port % 8}"), (f"{LLDP_NAME}.0.{port}.1", STRING,
@@ -63,7 +63,9 @@ class Switch:
         return self._run("snmpget", "-Oqv", oid).strip('"')
 
     def set(self, column: str, port: int, kind: str, value: int) -> None:
-        """Changes a value of a port; ``kind`` i integer, c counter, u gauge."""
+        """Changes a value of a port; ``kind`` i integer, u unsigned.
+
+        Counters are served as gauges, because snmpset cannot write a counter; a reader sees no difference."""
         self._run("snmpset", "-Oqv", f"{column}.{port}", kind, str(value))
 
     def _run(self, program: str, form: str, *words: str) -> str:
