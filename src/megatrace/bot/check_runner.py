@@ -158,8 +158,8 @@ class WorkerRunner:
 
     def _answer(self, info: CheckInfo, message: Mapping[str, Any], system: System) -> CheckResult:
         try:
-            for name, value in message.get("readings", ()):
-                self.counters.grown(str(name), float(value), system.now())
+            for kind, name, value in message.get("readings", ()):
+                self.counters.take(str(kind), str(name), float(value), system.now())
             for pid, what in message.get("abandoned", ()):
                 self._abandon(info, int(pid), str(what))
             if "recorded" in message:

@@ -41,6 +41,11 @@ class Growth:
         """Rate; 0 where there was no time."""
         return self.amount * 3_600.0 / self.seconds if self.seconds > 0 else 0.0
 
+    def exceeds(self, per_hour: float) -> bool:
+        """Whether it is more than so many an hour; within less than an hour it must be as many all the
+        same."""
+        return self.amount > per_hour * max(self.seconds, 3_600.0) / 3_600.0
+
 
 class Counters:
     """Samples of counters by name: (time in s, value, grown in all, resets). Bounded in every direction."""
@@ -86,6 +91,32 @@ class Counters:
         self._samples[name] = _thinned(samples, at)
         end = samples[-1]
         return Growth(end[2] - begin[2], end[0] - begin[0], end[3] > begin[3])
+
+    def last(self, name: str) -> float | None:
+        """The value at the last look; None where there was none."""
+        samples = self._samples.get(name)
+        return samples[-1][1] if samples else None
+
+    def names(self, begin: str) -> tuple[str, ...]:
+        """What is remembered under names that begin so."""
+        return tuple(name for name in self._samples if name.startswith(begin))
+
+    def lasting(self, name: str, holds: bool, now: int) -> float:
+        """Seconds for which a condition has held at every look; 0 where it does not, or holds for the first
+        time."""
+        at = now / NS_PER_S
+        if not holds:
+            self._samples.pop(name, None)
+            return 0.0
+        begun = self._samples.setdefault(name, [[at, 1.0, 0.0, 0.0]])
+        return max(0.0, at - begun[0][0])
+
+    def take(self, kind: str, name: str, value: float, now: int) -> None:
+        """Repeats a reading of another process: "grown" or "lasting"."""
+        if kind == "lasting":
+            self.lasting(name, value > 0, now)
+        else:
+            self.grown(name, value, now)
 
     def state(self) -> dict[str, object]:
         """Everything, as JSON has it."""

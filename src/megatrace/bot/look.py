@@ -63,7 +63,7 @@ class Look:
     shared: dict[str, object] = field(default_factory=dict)
     rebooted: bool = False
     """Whether the machine was booted since the last look."""
-    readings: list[tuple[str, float]] = field(default_factory=list)
+    readings: list[tuple[str, str, float]] = field(default_factory=list)
     said: str = ""
     measured: dict[str, float] = field(default_factory=dict)
     tell: Callable[[str], None] | None = None
@@ -136,8 +136,21 @@ class Look:
     def grown(self, name: str, value: float, window_s: float = 600.0) -> Growth | None:
         """What a counter grew by within the window; None on its first sight. Names are unique on the
         machine."""
-        self.readings.append((name, value))
+        self.readings.append(("grown", name, value))
         return self.counters.grown(name, value, self.now, window_s)
+
+    def before(self, name: str, value: float) -> float | None:
+        """What a quantity was at the last look; None where this is the first. Remembers the value of this
+        one."""
+        found = self.counters.last(name)
+        self.grown(name, value)
+        return found
+
+    def lasting(self, name: str, holds: bool) -> float:
+        """Seconds for which a condition has held at every look; 0 where it does not, or holds for the first
+        time."""
+        self.readings.append(("lasting", name, float(holds)))
+        return self.counters.lasting(name, holds, self.now)
 
     def expected(self, key: str) -> object | None:
         """What the template says of the machine ("gpu.count"); None where there is no template or no such

@@ -42,11 +42,14 @@ def render(inspection: Inspection, options: ReportOptions) -> str:
 
 
 def _headline(inspection: Inspection) -> tuple[str, Style, str]:
-    counts = Counter(result.outcome for result in inspection.results)
+    counts = Counter(
+        "observed" if item.observed and item.findings else item.outcome.value.lower()
+        for item in inspection.results
+    )
     said = ", ".join(
-        f"{counts[outcome]} {outcome.value.lower()}"
-        for outcome in (Outcome.OK, Outcome.FAIL, Outcome.WARN, Outcome.UNKNOWN, Outcome.SKIPPED)
-        if counts[outcome]
+        f"{counts[word]} {word}"
+        for word in ("ok", "fail", "warn", "unknown", "observed", "skipped")
+        if counts[word]
     )
     text = (
         f"{plain(inspection.node)} · {plain(inspection.about)} · checked {len(inspection.results)} ({said})"
