@@ -166,3 +166,15 @@ def test_facts_keep_where_they_stood() -> None:
         "0000:3b:00",
         79,
     )
+
+
+@pytest.mark.parametrize("prefix", ["[rank2999999999999999999999999991]:", "[rank1073741824]:", ""])
+def test_a_rank_with_digits_too_many_is_no_rank_and_nothing_is_counted_up_to_it(
+    prefix: str, tmp_path: Path
+) -> None:
+    line = timeout(0, 318, own=0) + timeout(1, 318, own=1)
+    line += timeout(7, 318, own=4_000_000_000).replace("[rank7]:", prefix)
+    found = judged(tmp_path, train__log=line)
+    assert found.findings, "the other two are read"
+    named = {rank for finding in found.findings for rank in (*finding.culprits.ranks, *finding.victims)}
+    assert named <= {0, 1}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, islice
 
 from megatrace.model.series import FactKind, LogFact
@@ -43,6 +44,9 @@ BATCH = 2_000
 """Lines that are searched for words together."""
 SHAPED = 50
 """Lines after which the form of a log is known; later ones are looked at only for what they state."""
+MAX_RANK = 1 << 20
+"""Beyond any job: a larger number where a rank stands is damage, and nothing may be counted up to it."""
+MAX_NUMBER = 1 << 63
 _BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 _NUMBERED = re.compile(rb"\{\d+\}\[")
 _SHAPES = {
@@ -169,7 +173,7 @@ class _Reading:
             for number, line in batch:
                 yield from self._line(number, line, there)
         for item in self._recognisers:
-            yield from item.flush()
+            yield from map(_possible, item.flush())
 
     def _line(self, number: int, raw: bytes, there: list[tuple[bytes, list[int]]]) -> Iterator[LogFact]:
         if not raw.strip():
@@ -186,8 +190,24 @@ class _Reading:
             for taker in sorted(takers):
                 facts = self._recognisers[taker].feed(line)
                 if facts:
-                    yield from facts
+                    yield from map(_possible, facts)
                     break
+
+
+def _possible(fact: LogFact) -> LogFact:
+    """The same without a rank or a number that cannot be: a damaged line has digits too many."""
+    huge = [
+        name
+        for name, value in fact.fields
+        if isinstance(value, int) and abs(value) >= (MAX_RANK if "rank" in name else MAX_NUMBER)
+    ]
+    if huge:
+        fact = replace(fact, fields=tuple(item for item in fact.fields if item[0] not in huge))
+    if fact.rank is not None and fact.rank >= MAX_RANK:
+        fact = replace(fact, rank=None)
+    if fact.local_rank is not None and fact.local_rank >= MAX_RANK:
+        fact = replace(fact, local_rank=None)
+    return fact
 
 
 def _raw_lines(source: Source) -> Iterator[bytes]:
