@@ -21,6 +21,9 @@ from megatrace import __version__
 from megatrace.bot.catalogue import CheckInfo, select
 from megatrace.bot.check_runner import Switches
 from megatrace.bot.inspecting import catalogue, inspect_here, inspect_recording
+from megatrace.bot.ledger import default_ledger, remembered
+from megatrace.bot.live_system import LiveSystem
+from megatrace.bot.recorded_system import RecordedSystem
 from megatrace.bot.recording import read_recording, write_recording
 from megatrace.clock import SystemClock
 from megatrace.commands import command, output
@@ -74,6 +77,10 @@ def inspect(
     state: Annotated[
         Path | None, typer.Option(help="Where growth of counters is remembered between inspections.")
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Where faults are recorded by part (megatrace history); of a recording: nowhere."),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Where the machine's root is mounted, when this runs in a container.")
     ] = "/",
@@ -92,11 +99,15 @@ def inspect(
     if system is not None:
         if record is not None:
             raise UsageError("--record takes what this machine shows; a recording is copied with cp")
-        found = inspect_recording(read_recording(system), wanted, switches=switches)
+        recording = read_recording(system)
+        found = inspect_recording(recording, wanted, switches=switches)
+        if ledger is not None:
+            found = remembered(found, RecordedSystem(recording), ledger)
     else:
         found, recorded = inspect_here(
             wanted, host=host, switches=switches, state=state, record=record is not None
         )
+        found = remembered(found, LiveSystem(host), ledger or default_ledger())
         if record is not None:
             masked = write_recording(recorded, record, masked=not unmasked)
             said = ", ".join(f"{number} {what}" for what, number in masked.items()) or "nothing"
