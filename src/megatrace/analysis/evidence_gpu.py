@@ -31,6 +31,7 @@ _SM = re.compile(r"\(GPC (\d+), TPC (\d+), SM (\d+)\)", re.ASCII)
 _INDEX = re.compile(r"\bGPU ?(\d{1,2})\b", re.ASCII)
 _LINK = re.compile(r"\b[Ll]ink:? ?(\d+)\b", re.ASCII)
 _ACTION = re.compile(r"(?:recovery action changed.*to \w+ )\(([^)]*)\)", re.IGNORECASE)
+_RESETS = frozenset({Action.RESET, Action.REBOOT, Action.POWER_CYCLE, Action.REPLACE})
 _MASKED = re.compile(r"^[.*xX]*$")
 _LATE = frozenset({8, 43, 45, 62, 63, 109, 137, 154, 171, 172})
 """Codes that a crash of the application, or another fault, brings on the same GPU; 63 books what 48, 94 or 95
@@ -177,7 +178,9 @@ def _incident(incident: list[LogFact], facts: Sequence[LogFact]) -> Claim:
         ambiguous=len(ends) > 1,
         steps=_steps(root, row),
     )  # fmt: skip
-    return replace(found, action=action)
+    # What crashed an application may have left the GPU in need of a reset.
+    left = any(xid(fact.code or 0).action in _RESETS for fact in mine)
+    return replace(found, action=Action.RESET_LATER if row.blame is Blame.APPLICATION and left else action)
 
 
 def _gpu_name(root: LogFact, mine: Sequence[LogFact]) -> str:

@@ -92,7 +92,9 @@ class Standing:
 
     @property
     def there(self) -> bool:
-        """Whether it still is."""
+        """Whether it still is. Of a child that has ended, the entry in the table of processes is removed."""
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
         return _started(self.pid) == self.started
 
 
@@ -130,8 +132,7 @@ class WorkerRunner:
 
     def close(self) -> None:
         """Ends the worker."""
-        if self._process is not None and not self._end():
-            self._process = None
+        self._end()
 
     def _one(self, info: CheckInfo, system: System) -> CheckResult:
         still = [item for item in self._standing.get(info.id, ()) if item.there]
@@ -181,9 +182,9 @@ class WorkerRunner:
                 self._abandon(info, pid, place or info.summary)
             at = f" at {place}" if place else ""
             kept = "" if gone else "; it stands in the kernel and cannot be killed"
-            why = f"did not end within {info.timeout_s:.0f} s{at}{kept}"
+            why = f"did not end within {info.timeout_s:g} s{at}{kept}"
             return replace(self._hung(info, system, why, place), seconds=round(seconds, 3))
-        self._process, self._rest = None, b""
+        self._end()
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
         return CheckResult(
             info.id, Outcome.UNKNOWN, f"the probe's process ended ({how})", seconds=round(seconds, 3)
@@ -265,15 +266,25 @@ class WorkerRunner:
         process, self._process, self._rest = self._process, None, b""
         if process is None:
             return True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        self._kill(process)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+        return self._gone(process)
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        """The worker, and the programs that it runs, for they are of its group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def _gone(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether a killed worker ends within the grace."""
         try:
             process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
+            # Nobody waits for it any more: `Standing` looks whether it is there, and takes its ashes away.
+            process.returncode = -signal.SIGKILL
             return False
         return True
 

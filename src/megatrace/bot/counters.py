@@ -27,6 +27,14 @@ KEEP_S = 86_400.0
 MAX_COUNTERS = 50_000
 """A node with 16 GPUs, 18 links each with 8 counters, and 16 ports with 60 has 3,300."""
 
+LEVEL = "="
+"""Begins the name of a quantity that is no counter (how many GPUs, how much memory): a boot does not reset
+it."""
+LASTING = "?"
+"""Begins the name of a condition that holds since some time: a boot ends it."""
+SURVIVORS = (LEVEL, "disk.")
+"""A disk counts over its life, whatever the kernel does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:
@@ -64,9 +72,13 @@ class Counters:
         another = bool(self._boot) and bool(boot_id) and boot_id != self._boot
         self._boot = boot_id or self._boot
         if another:
-            for samples in self._samples.values():
-                last = samples[-1]
-                samples.append([last[0], 0.0, last[2], last[3] + 1])
+            self._samples = {
+                name: samples for name, samples in self._samples.items() if not name.startswith(LASTING)
+            }
+            for name, samples in self._samples.items():
+                if not name.startswith(SURVIVORS):
+                    last = samples[-1]
+                    samples.append([last[0], 0.0, last[2], last[3] + 1])
         return another
 
     def grown(self, name: str, value: float, now: int, window_s: float = 600.0) -> Growth | None:
@@ -92,23 +104,29 @@ class Counters:
         end = samples[-1]
         return Growth(end[2] - begin[2], end[0] - begin[0], end[3] > begin[3])
 
-    def last(self, name: str) -> float | None:
-        """The value at the last look; None where there was none."""
-        samples = self._samples.get(name)
+    def level(self, name: str) -> float | None:
+        """What a quantity was at the last look; None where there was none."""
+        samples = self._samples.get(LEVEL + name)
         return samples[-1][1] if samples else None
 
-    def names(self, begin: str) -> tuple[str, ...]:
-        """What is remembered under names that begin so."""
-        return tuple(name for name in self._samples if name.startswith(begin))
+    def levels(self, begin: str) -> dict[str, float]:
+        """The quantities whose names begin so, as they were at the last look."""
+        found = {name[1:]: samples[-1][1] for name, samples in self._samples.items() if name[0] == LEVEL}
+        return {name: value for name, value in found.items() if name.startswith(begin)}
+
+    def conditions(self, begin: str) -> tuple[str, ...]:
+        """The conditions that hold, of names that begin so."""
+        names = (name[1:] for name in self._samples if name[0] == LASTING)
+        return tuple(name for name in names if name.startswith(begin))
 
     def lasting(self, name: str, holds: bool, now: int) -> float:
         """Seconds for which a condition has held at every look; 0 where it does not, or holds for the first
         time."""
         at = now / NS_PER_S
         if not holds:
-            self._samples.pop(name, None)
+            self._samples.pop(LASTING + name, None)
             return 0.0
-        begun = self._samples.setdefault(name, [[at, 1.0, 0.0, 0.0]])
+        begun = self._samples.setdefault(LASTING + name, [[at, 1.0, 0.0, 0.0]])
         return max(0.0, at - begun[0][0])
 
     def take(self, kind: str, name: str, value: float, now: int) -> None:

@@ -49,7 +49,9 @@ class Gpu:
         """The first value whose path ends so; "" where there is none."""
         for end in ends:
             for path, said in self.tree.items():
-                if path == end or path.endswith(f"/{end}"):
+                if path == end or path.endswith(
+                    (f"/{end}", f" {end}") if end.startswith("counters ") else f"/{end}"
+                ):
                     return "" if said.upper() in _ABSENT else said
         return ""
 
@@ -95,6 +97,8 @@ def _gpus(look: Look) -> tuple[Gpu, ...]:
     if not ran.ok:
         if not on_bus(look) and ran.why in (Why.ABSENT, Why.NOT_RECORDED):
             raise Skipped("no NVIDIA GPU in this machine")
+        if ran.why is Why.NOT_RECORDED:
+            raise Skipped(ran.problem)
         raise Unknown(ran.problem)
     try:
         trees = query_trees(ran.output)

@@ -15,6 +15,7 @@ from megatrace.bot.catalogue import CheckInfo, infos, select
 from megatrace.bot.check_runner import Switches, WorkerRunner, run_inline
 from megatrace.bot.checks import CHECKS
 from megatrace.bot.counters import Counters, load, save
+from megatrace.bot.folding import folded
 from megatrace.bot.live_system import LiveSystem
 from megatrace.bot.recorded_system import RecordedSystem, Recording
 from megatrace.model.check import CheckResult, Inspection
@@ -98,7 +99,7 @@ def _inspection(
         node=system.name,
         time=system.now(),
         about=about(system),
-        results=tuple(results),
+        results=folded(results),
         seconds=round(time.monotonic() - begun, 3),
         notes=tuple(notes),
     )

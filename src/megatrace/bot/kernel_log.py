@@ -19,6 +19,7 @@ from megatrace.model.check import Outcome, Step
 from megatrace.model.finding import Culprits, Device, Evidence, Finding, Kind, Severity
 from megatrace.model.series import FactKind, LogFact
 from megatrace.model.system import Unreadable, Why
+from megatrace.model.xid import Action
 from megatrace.readers.log_clean import clean
 from megatrace.readers.log_kernel import kernel
 from megatrace.readers.log_nvidia import nvidia
@@ -68,7 +69,7 @@ def facts_in(look: Look, text: str, source: str) -> list[LogFact]:
 
 
 def _text(look: Look) -> tuple[str, str]:
-    refused = False
+    refused = missing = False
     try:
         return look.system.read(KMSG, MAX_LOG), "the kernel's ring buffer"
     except Unreadable as error:
@@ -78,6 +79,9 @@ def _text(look: Look) -> tuple[str, str]:
         if ran.ok and ran.output.strip():
             return ran.output, name
         refused |= ran.code not in (None, 0)
+        missing |= ran.why is Why.NOT_RECORDED
+    if missing:
+        raise Skipped("the kernel log was not recorded")
     raise Skipped("the kernel log needs root") if refused else Unknown("there is no kernel log to be read")
 
 
@@ -102,23 +106,23 @@ def problems(
     for item in claims:
         if item.finding.severity is Severity.INFO:
             continue
-        finding = _placed(look, item.finding)
+        finding = _placed(look, item)
         bad = finding.severity <= Severity.P1 and item.order is not Order.NOTE
         first = look.info.step if step is None else step(item)
         found.append(Problem(finding, Outcome.FAIL if bad else Outcome.WARN, first))
     return found
 
 
-def _placed(look: Look, finding: Finding) -> Finding:
+def _placed(look: Look, claim: Claim) -> Finding:
     """With the machine's name wherever the log had none, and the names of devices as other checks give
     them."""
-    node = look.system.name
+    node, finding = look.system.name, claim.finding
     devices = tuple(Device(node, _bare(item.device)) for item in finding.culprits.devices)
     who = Culprits(nodes=(node,), devices=devices, links=finding.culprits.links)
     severity = finding.severity
     if finding.kind is Kind.SOFTWARE:
-        # An application that crashes says nothing against the machine that it runs on.
-        severity = max(severity, Severity.P3)
+        # An application that crashes says nothing against the machine, unless its GPU needs a reset now.
+        severity = max(severity, Severity.P2 if claim.action is Action.RESET_LATER else Severity.P3)
     key = ",".join(item.device or "" for item in devices)
     return replace(
         finding,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 from megatrace.bot.catalogue import CheckInfo
-from megatrace.bot.counters import Counters, Growth
+from megatrace.bot.counters import LEVEL, Counters, Growth
 from megatrace.model.check import Outcome, Step
 from megatrace.model.finding import (
     Culprits,
@@ -101,7 +101,7 @@ class Look:
         """What a program prints. Raises Skipped where it is not installed, Unknown where it gave no
         answer."""
         ran = self.run(*argv, timeout_s=timeout_s)
-        if ran.why is Why.ABSENT:
+        if ran.why in (Why.ABSENT, Why.NOT_RECORDED):
             raise Skipped(ran.problem)
         if ran.why is Why.DENIED:
             raise Skipped(f"{argv[0]} needs root")
@@ -142,8 +142,8 @@ class Look:
     def before(self, name: str, value: float) -> float | None:
         """What a quantity was at the last look; None where this is the first. Remembers the value of this
         one."""
-        found = self.counters.last(name)
-        self.grown(name, value)
+        found = self.counters.level(name)
+        self.grown(LEVEL + name, value)
         return found
 
     def lasting(self, name: str, holds: bool) -> float:

@@ -127,7 +127,7 @@ class Inspection:
     def exit_code(self) -> int:
         """10 a fault of P2 or worse, 11 something could not be looked at, 0 all well."""
         counted = [result for result in self.results if not result.observed]
-        if any((result.severity or Severity.INFO) <= Severity.P2 for result in counted if result.findings):
+        if any(finding.severity <= Severity.P2 for result in counted for finding in result.findings):
             return 10
         return 11 if any(result.outcome is Outcome.UNKNOWN for result in counted) else 0
 

@@ -160,7 +160,7 @@ def _ecc(tree: dict[str, str], part: str, word: str) -> float | None:
         last = path.rpartition("/")[2]
         old = {"uncorrectable": "double bit", "correctable": "single bit"}[word]
         mine = (
-            last.endswith((f" {word}", f" {word} parity", f" {word} sec ded"))
+            last.endswith((f" {word}", f" {word} parity", f" {word} sec ded", f" {word} secded"))
             or last == word
             or (old in path and last == "total")
         )

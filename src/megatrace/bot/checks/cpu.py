@@ -136,7 +136,7 @@ def lockups(look: Look) -> Iterator[Problem]:
     for problem in problems(look, judge_host(facts)):
         hung = "stuck in the kernel" in problem.finding.summary
         if hung and few:
-            softer = replace(problem.finding, severity=Severity.P2)
+            softer = replace(problem.finding, severity=Severity.P3)
             yield replace(problem, finding=softer, outcome=Outcome.WARN, step=Step.OBSERVE)
         else:
             yield problem

@@ -158,6 +158,8 @@ def driver_hangs(look: Look) -> Iterator[Problem]:
     if ran.why is not Why.HUNG:
         if ran.why is Why.ABSENT:
             raise Unknown("nvidia-smi is not installed")
+        if ran.why is Why.NOT_RECORDED:
+            raise Skipped(ran.problem)
         look.said = f"the driver answers in {ran.seconds:.1f} s"
         if len(stuck) >= 2:
             yield look.warn("nvidia-smi processes stand in the kernel", Severity.P1, evidence=said)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megatrace.bot.checks import check
-from megatrace.bot.gpus import gpus, place_of, refusals
+from megatrace.bot.gpus import gpus, place_of
 from megatrace.bot.look import Look, Problem, Skipped
-from megatrace.model.check import Step
 from megatrace.model.finding import Severity
+from megatrace.readers.tool_table import read_table
 
 RETIRED = 60
 """Retired pages from which a card (V100 and older, which hold 64) is replaced."""
@@ -248,13 +248,16 @@ def inforom(look: Look) -> Iterator[Problem]:
     The board's own memory of serial number, configuration and error counts is damaged; it still computes.
     Source: `WARNING: infoROM is corrupted`. Threshold: any. Remedy: plan to re-flash or replace the board.
     """
-    by_place = {gpu.place: gpu.name for gpu in gpus(look)}
-    for fact in refusals(look):
+    facts = read_table(look.output("nvidia-smi", timeout_s=15))
+    index = {place_of(fact.device): int(fact.number("index") or 0) for fact in facts if fact.name == "row"}
+    look.said = f"{len(index)} GPUs in the table"
+    for fact in facts:
         if fact.name == "inforom":
             place = place_of(fact.device)
+            number = f"gpu{index[place]} " if place in index else ""
             yield look.warn(
-                f"{by_place.get(place, place)}: its InfoROM is corrupted",
+                f"{number}({place}): its InfoROM is corrupted",
                 device=place,
-                step=Step.REPLACE,
+                evidence=[fact.text],
                 remedy="plan to re-flash or replace the board",
             )

@@ -23,8 +23,8 @@ THROTTLED = 0.05
 _COOLING = "check fans, coolant and inlet temperature of the node, dust, and the seat of the cooler"
 _HARD = ("hw thermal slowdown", "hw power brake slowdown", "hw slowdown")
 _COUNTERS = (
-    ("heat", ("counters/hw therm slowdown", "counters/hw thermal slowdown")),
-    ("the power brake", ("counters/hw power brake", "counters/hw power braking")),
+    ("heat", ("counters hw therm slowdown", "counters/hw thermal slowdown")),
+    ("the power brake", ("counters hw power brake", "counters/hw power braking")),
 )
 
 

@@ -39,9 +39,9 @@ def _cabled(look: Look) -> dict[str, str]:
     found = {}
     for port in every:
         like = [other for other in every if other.board == port.board]
-        seen = look.counters.last(f"port.{port.name}.seen_up") is not None
+        seen = look.counters.level(f"port.{port.name}.seen_up") is not None
         if port.up:
-            look.grown(f"port.{port.name}.seen_up", 1.0)
+            look.before(f"port.{port.name}.seen_up", 1.0)
         if named:
             if port.name in named or port.device in named:
                 found[port.name] = "the template names it"
@@ -194,7 +194,6 @@ def flap(look: Look) -> Iterator[Problem]:
     its optic. Source: growth of `link_downed`, and the kernel log (lost and gained carrier), without the ten
     minutes after boot. Threshold: 3 in 10 min; a single one beside a running job. Remedy: check the optic;
     drain at the job's end."""
-    every = ports(look)
     told: set[str] = set()
     try:
         facts = [
@@ -204,7 +203,14 @@ def flap(look: Look) -> Iterator[Problem]:
         ]
     except (Skipped, Unknown):
         facts = []
-    for problem in problems(look, judge_host(facts)):
+    judged = problems(look, judge_host(facts))
+    try:
+        every = ports(look)
+    except Skipped:
+        # Without a list of ports, whatever the kernel log calls a port is one.
+        yield from judged
+        raise
+    for problem in judged:
         name = next((item.device for item in problem.finding.culprits.devices if item.device), "")
         port = next((item for item in every if name in item.interfaces or name == item.device), None)
         if port is not None:

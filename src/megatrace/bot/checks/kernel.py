@@ -162,7 +162,7 @@ def services(look: Look) -> Iterator[Problem]:
     named = [str(item) for item in wanted] if isinstance(wanted, list | tuple) else []
     every = list(dict.fromkeys([*named, *SERVICES]))
     ran = look.run("systemctl", "show", "--property=Id,LoadState,ActiveState,NRestarts,UnitFileState", *every)
-    if ran.why is Why.ABSENT or "not been booted with systemd" in ran.error:
+    if ran.why in (Why.ABSENT, Why.NOT_RECORDED) or "not been booted with systemd" in ran.error:
         raise Skipped("no systemd (a container, or another init)")
     if not ran.output.strip():
         raise Unknown(ran.problem or "systemctl show printed nothing")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from megatrace.analysis.evidence_links import judge_nvlinks
 from megatrace.analysis.evidence_switches import judge_driver
 from megatrace.bot.checks import check
+from megatrace.bot.fabric import fabric_facts
 from megatrace.bot.gpus import Gpu, gpus, place_of
-from megatrace.bot.kernel_log import facts_in, of, problems
-from megatrace.bot.look import Look, Problem, Skipped
+from megatrace.bot.kernel_log import of, problems
+from megatrace.bot.look import Look, Problem, Skipped, Unknown
 from megatrace.model.finding import Severity
 from megatrace.model.series import FactKind, LogFact
-from megatrace.model.system import Unreadable
 from megatrace.readers.tool_links import read_nvlink
 from megatrace.units import format_number
 
 STATE = ("nvidia-smi", "nvlink", "-s")
 ERRORS = ("nvidia-smi", "nvlink", "-e")
 REMOTE = ("nvidia-smi", "nvlink", "-R")
-FM_LOG = "/var/log/fabricmanager.log"
 FM_UNIT = ("systemctl", "show", "nvidia-fabricmanager", "--property=ActiveState,SubState,NRestarts,LoadState")
 CRC_PER_HOUR = 100.0
 RESTARTS = 3
@@ -74,7 +74,12 @@ def links_active(look: Look) -> Iterator[Problem]:
     Source: `nvidia-smi nvlink -s` and `-R`; template key `nvlink.links`. Threshold: any link less than the
     model has (A100 12, H100 and H200 18). Remedy: reset all GPUs of the node together, reboot; replace the
     part if it stays dark."""
-    seen = [gpu for gpu in gpus(look) if _expected(look, gpu)]
+    try:
+        seen = [gpu for gpu in gpus(look) if _expected(look, gpu)]
+    except (Skipped, Unknown):
+        # Without the models of the GPUs, what nvidia-smi prints of the links is judged by itself.
+        yield from problems(look, judge_nvlinks(list(_states(look).values())))
+        return
     if not seen:
         raise Skipped("no NVLink is expected of these GPUs")
     states, far = _states(look), _far_ends(look)
@@ -232,19 +237,19 @@ def fabric_manager(look: Look) -> Iterator[Problem]:
     without NVSwitch it is not needed, and that it ends there is no fault. Source: `systemctl show
     nvidia-fabricmanager`, its log. Threshold: not active; three restarts. Remedy: install the driver's
     version; restart it; reset the GPUs."""
-    switched = any(gpu.model.switched for gpu in gpus(look))
-    facts: list[LogFact] = []
-    try:
-        text = look.system.read(FM_LOG, 8 << 20)
-        facts = [
-            fact for fact in facts_in(look, text, FM_LOG) if fact.kind in (FactKind.FABRIC, FactKind.SXID)
-        ]
-    except Unreadable:
-        pass
+    facts = fabric_facts(look)
     ran = look.run(*FM_UNIT)
     said = dict(line.split("=", 1) for line in ran.output.splitlines() if "=" in line) if ran.ok else {}
     state, loaded = said.get("ActiveState", ""), said.get("LoadState", "")
+    told = [fact for fact in facts if fact.kind is FactKind.FABRIC and fact.name != "fabric_version"]
+    judged = problems(look, judge_driver(told))
+    try:
+        switched = any(gpu.model.switched for gpu in gpus(look))
+    except (Skipped, Unknown):
+        yield from judged
+        raise
     if not switched:
+        yield from (problem for problem in judged if problem.finding.severity > Severity.P2)
         raise Skipped("this machine has no NVSwitch")
     look.said = state or "its log was read"
     versions = of(facts, FactKind.FABRIC, "fabric_version")
@@ -269,6 +274,5 @@ def fabric_manager(look: Look) -> Iterator[Problem]:
             remedy="read /var/log/fabricmanager.log: it crashes for a reason",
             key="restarts",
         )
-    for problem in problems(look, judge_driver([fact for fact in facts if fact.name != "fabric_version"])):
-        if problem.finding.severity <= Severity.P2 and state != "failed":
-            yield problem
+    if state != "failed":
+        yield from (problem for problem in judged if problem.finding.severity <= Severity.P2)

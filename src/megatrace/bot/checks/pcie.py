@@ -248,11 +248,10 @@ def inventory(look: Look) -> Iterator[Problem]:
     if isinstance(wanted, dict):
         goals = {str(key): float(value) for key, value in wanted.items()}
     else:
-        known = {name.removeprefix("pci.") for name in look.counters.names("pci.")}
-        goals = {key: look.counters.last(f"pci.{key}") or 0.0 for key in known}
+        goals = {key.removeprefix("pci."): value for key, value in look.counters.levels("pci.").items()}
         for key, count in counts.items():
             # The most that was ever seen: a device that is gone stays missing until somebody says otherwise.
-            look.grown(f"pci.{key}", max(float(count), goals.get(key, 0.0)))
+            look.before(f"pci.{key}", max(float(count), goals.get(key, 0.0)))
     look.said = ", ".join(f"{count}×{kinds[key]}" for key, count in counts.items()) or "none"
     for identity, goal in goals.items():
         have = counts.get(identity, 0)

@@ -43,7 +43,7 @@ def stuck(look: Look) -> Iterator[Problem]:
             if seconds >= STUCK_S:
                 blocked.append((item, seconds))
     now = {f"process.{item.pid}.{item.ticks}.blocked" for item in every if item.state == "D"}
-    for name in look.counters.names("process."):
+    for name in look.counters.conditions("process."):
         if name not in now:
             look.lasting(name, False)
     look.said = f"{len(every)} processes"

@@ -10,6 +10,7 @@ from megatrace.analysis.evidence_claim import Claim
 from megatrace.analysis.evidence_gpu import judge_gpus
 from megatrace.analysis.evidence_switches import judge_driver
 from megatrace.bot.checks import check
+from megatrace.bot.fabric import fabric_facts
 from megatrace.bot.gpus import gpus, on_bus
 from megatrace.bot.kernel_log import kernel_facts, of, problems
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
@@ -53,10 +54,10 @@ def xid(look: Look) -> Iterator[Problem]:
 
     Source: the kernel log first, because DCGM keeps only the last Xid and never forgets it. Threshold: none,
     each code has its own severity, because one event of its kind is enough. Remedy: as the finding says."""
-    if not on_bus(look):
-        raise Skipped("no NVIDIA GPU in this machine")
     facts = kernel_facts(look)
     found = of(facts, FactKind.XID)
+    if not found and not on_bus(look):
+        raise Skipped("no NVIDIA GPU in this machine")
     claims = judge_gpus(facts) if found else []
     names: dict[str, str] = {}
     with suppress(Unknown, Skipped):
@@ -92,8 +93,11 @@ def sxid(look: Look) -> Iterator[Problem]:
     counts only when it repeats. Source: `nvidia-nvswitch…: SXid` lines. Threshold: fatal is P0; any non-fatal
     one is a note, because single ones occur on healthy fabrics. Remedy: reset all GPUs together, or reboot
     the node."""
-    if not on_bus(look):
-        raise Skipped("no NVIDIA GPU in this machine")
-    found = of(kernel_facts(look), FactKind.SXID)
+    found = of(fabric_facts(look), FactKind.SXID)
+    try:
+        found = of(kernel_facts(look), FactKind.SXID) + found
+    except (Skipped, Unknown):
+        if not found:
+            raise
     look.said = "no SXid within a day"
     yield from problems(look, judge_driver(found))
