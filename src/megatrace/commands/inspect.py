@@ -28,7 +28,7 @@ from megatrace.bot.recording import read_recording, write_recording
 from megatrace.clock import SystemClock
 from megatrace.commands import command, output
 from megatrace.errors import UnknownName, UsageError
-from megatrace.model.check import Inspection
+from megatrace.model.check import Cost, Inspection
 from megatrace.reports import ReportOptions, inspection
 
 
@@ -81,6 +81,16 @@ def inspect(
         Path | None,
         typer.Option(help="Where faults are recorded by part (megatrace history); of a recording: nowhere."),
     ] = None,
+    suspect: Annotated[
+        str | None,
+        typer.Option(
+            help="Try one GPU alone (number, PCI address, UUID or serial number): a job of a minute on a GPU "
+            "that nobody uses."
+        ),
+    ] = None,
+    solo_python: Annotated[
+        str, typer.Option("--solo-python", help="With --suspect: a Python that has PyTorch.")
+    ] = "python3",
     host: Annotated[
         str, typer.Option(help="Where the machine's root is mounted, when this runs in a container.")
     ] = "/",
@@ -94,18 +104,24 @@ def inspect(
     Works without root; checks that need it are skipped and say so. Growth of counters is judged from the
     second inspection on.
     """
-    wanted = _chosen(check)
+    wanted = _chosen(check) if suspect is None else _solo(check)
+    template = {} if suspect is None else {"suspect.gpu": suspect, "suspect.python": solo_python}
     switches = Switches(_known(disable), _known(observe))
     if system is not None:
         if record is not None:
             raise UsageError("--record takes what this machine shows; a recording is copied with cp")
         recording = read_recording(system)
-        found = inspect_recording(recording, wanted, switches=switches)
+        found = inspect_recording(recording, wanted, template=template, switches=switches)
         if ledger is not None:
             found = remembered(found, RecordedSystem(recording), ledger)
     else:
         found, recorded = inspect_here(
-            wanted, host=host, switches=switches, state=state, record=record is not None
+            wanted,
+            host=host,
+            template=template,
+            switches=switches,
+            state=state,
+            record=record is not None,
         )
         found = remembered(found, LiveSystem(host), ledger or default_ledger())
         if record is not None:
@@ -122,6 +138,12 @@ def _chosen(names: list[str] | None) -> tuple[CheckInfo, ...]:
         if not select(every, names=(name,)):
             raise UnknownName("check", name, [item.id for item in every])
     return wanted
+
+
+def _solo(names: list[str] | None) -> tuple[CheckInfo, ...]:
+    if names:
+        raise UsageError("--suspect runs one check, the solo run; leave --check out")
+    return select(catalogue(), costs=(Cost.INTRUSIVE,), names=("SOLO-01",))
 
 
 def _known(names: list[str] | None) -> frozenset[str]:
