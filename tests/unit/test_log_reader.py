@@ -178,3 +178,9 @@ def test_a_rank_with_digits_too_many_is_no_rank_and_nothing_is_counted_up_to_it(
     assert found.findings, "the other two are read"
     named = {rank for finding in found.findings for rank in (*finding.culprits.ranks, *finding.victims)}
     assert named <= {0, 1}
+
+
+@pytest.mark.parametrize("value", [1e999, float("nan"), -1e999, 10**400])
+def test_a_field_that_is_no_finite_number_is_none(value: float) -> None:
+    fact = LogFact(FactKind.PORT_STATE, "symbol_error", fields=(("symbol_error", value),))
+    assert fact.number("symbol_error") is None

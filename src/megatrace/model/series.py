@@ -5,6 +5,7 @@ Kept apart from ``Events`` because they have no operation number and no partner 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -125,6 +126,12 @@ class LogFact:
         return "" if value is None else str(value)
 
     def number(self, key: str) -> float | None:
-        """A field as a number, None where it is absent or none."""
+        """A field as a finite number, None where it is absent or none."""
         value = self.get(key)
-        return None if value is None or isinstance(value, str) else float(value)
+        if value is None or isinstance(value, str):
+            return None
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of 400 digits
+            return None
+        return number if math.isfinite(number) else None
