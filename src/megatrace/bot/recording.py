@@ -65,7 +65,7 @@ def read_recording(path: Path) -> Recording:
         return _recording(manifest, members)
     except KeyError as error:
         raise TraceError(f"{path} is no recording of a machine: {error} is not in it") from None
-    except (tarfile.TarError, OSError, EOFError, ValueError, TypeError, AttributeError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, TypeError, AttributeError, IndexError) as error:
         raise TraceError(f"{path} is a damaged recording of a machine ({error})") from None
 
 
