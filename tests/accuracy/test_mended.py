@@ -13,6 +13,10 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "stuck_kernel_before:tp2-pp2-cp2-dp2:80304",
         "text-hash",
     ),
+    "of two that differ, the one that calls as other replicas do under that number is right": (
+        "skipped_collective:tp2-pp2-cp2-dp2:98390",
+        "ring",
+    ),
     "in a circle over a pair, other pairs tell which of the two left its path": (
         "skipped_collective:gpipe:95394",
         "ring",

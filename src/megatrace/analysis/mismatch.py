@@ -180,10 +180,12 @@ def _judge(graph: WaitsFor, instance: int) -> Mismatch:
     ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
     ambiguous = len(ordered) > 1 and len(ordered[0][1]) == len(ordered[1][1])
     if ambiguous:
-        votes = [_seen_elsewhere(graph, instance, side[1], side[0]) for side in ordered]
-        if len(ordered) == 2 and (votes[0] > 0) != (votes[1] > 0):
-            ambiguous = False
-            ordered = ordered if votes[0] else ordered[::-1]
+        for seen in (_numbered_elsewhere, _seen_elsewhere):
+            votes = [seen(graph, instance, side[1], side[0]) for side in ordered]
+            if len(ordered) == 2 and (votes[0] > 0) != (votes[1] > 0):
+                ambiguous = False
+                ordered = ordered if votes[0] else ordered[::-1]
+                break
     usual, right = ordered[0]
     odd = tuple(rank for _, ranks in ordered[1:] for rank in ranks)
     misfit = _misfit(graph, instance, odd[0], right[0])
@@ -251,6 +253,26 @@ def _misfit(graph: WaitsFor, instance: int, odd: int, right: int) -> Misfit:
     if next_here is not None and next_here == there and here.op is not there.op:
         return Misfit.ORDER
     return Misfit.SIZE if here.op is there.op else Misfit.OPERATION
+
+
+def _numbered_elsewhere(graph: WaitsFor, instance: int, ranks: list[int], signature: Signature) -> int:
+    """How many communicators of as many members made this call under this number, after the same preceding
+    one: those of other replicas, which run the same program."""
+    calls, frontier = graph.calls, graph.frontier
+    comm, seq = int(graph.instances.group[instance]), int(graph.instances.seq[instance])
+    sized = _sized(graph, graph.rows_of(instance))
+    before = _series(graph, ranks[0], comm, sized=sized).get(seq - 1)
+    size = frontier.members.counts()
+    rows = np.flatnonzero((calls.seq == seq) & (calls.group >= 0) & (calls.group < graph.pairs.base))
+    found = 0
+    for other in np.unique(calls.group[rows]).tolist():
+        if other == comm or size[other] != size[comm]:
+            continue
+        mine = rows[calls.group[rows] == other]
+        first = int(calls.rank[mine[0]])
+        same = {_signature(graph, int(row), sized=sized) for row in mine} == {signature}
+        found += same and _series(graph, first, other, sized=sized).get(seq - 1) == before
+    return found
 
 
 def _seen_elsewhere(graph: WaitsFor, instance: int, ranks: list[int], signature: Signature) -> int:
