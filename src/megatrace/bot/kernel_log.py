@@ -10,7 +10,7 @@ Times count from the boot in the ring buffer; they become wall time by the machi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from megatrace.analysis.evidence_claim import Claim, Order
@@ -55,10 +55,7 @@ def facts_in(look: Look, text: str, source: str) -> list[LogFact]:
     recognisers: list[Recogniser] = [nvidia(), OomKiller(), kernel()]
     booted = look.now - round((look.number("/proc/uptime") or 0.0) * NS_PER_S)
     found: list[LogFact] = []
-    for number, raw in enumerate(text.encode().split(b"\n"), start=1):
-        takers = [item for item in recognisers if any(needle.encode() in raw for needle in item.needles)]
-        if not takers:
-            continue
+    for number, raw, takers in _interesting(text.encode(), recognisers):
         for line in clean(raw, number, source, look.now):
             found += next((facts for item in takers if (facts := item.feed(line))), [])
     for item in recognisers:
@@ -66,6 +63,28 @@ def facts_in(look: Look, text: str, source: str) -> list[LogFact]:
     timed = [_at_wall(fact, booted) for fact in found]
     since = look.now - round(WINDOW_H * 3_600 * NS_PER_S)
     return [fact for fact in timed if fact.time is None or fact.time >= since]
+
+
+def _interesting(
+    text: bytes, recognisers: Sequence[Recogniser]
+) -> Iterator[tuple[int, bytes, list[Recogniser]]]:
+    """(number, line, who knows a word of it), in order. A search for each word is faster than a look at each
+    line."""
+    starts: dict[int, set[int]] = {}
+    for index, item in enumerate(recognisers):
+        for needle in item.needles:
+            word = needle.encode()
+            at = text.find(word)
+            while at >= 0:
+                starts.setdefault(text.rfind(b"\n", 0, at) + 1, set()).add(index)
+                end = text.find(b"\n", at)
+                at = text.find(word, end) if end >= 0 else -1
+    number, counted = 1, 0
+    for start in sorted(starts):
+        number, counted = number + text.count(b"\n", counted, start), start
+        end = text.find(b"\n", start)
+        line = text[start : end if end >= 0 else len(text)]
+        yield number, line, [recognisers[index] for index in sorted(starts[start])]
 
 
 def _text(look: Look) -> tuple[str, str]:

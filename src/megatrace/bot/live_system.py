@@ -181,6 +181,8 @@ def _ring_buffer(path: str, limit: int) -> str:
                 break
             except BrokenPipeError:  # records were overwritten while they were read; the next read goes on
                 continue
+            if not record:
+                break
             parts.append(record)
             size += len(record)
     finally:

@@ -27,6 +27,7 @@ from megatrace.bot.recorded_system import RecordedSystem
 from megatrace.bot.recording import read_recording, write_recording
 from megatrace.clock import SystemClock
 from megatrace.commands import command, output
+from megatrace.commands.watching import watch_here
 from megatrace.errors import UnknownName, UsageError
 from megatrace.model.check import Cost, Inspection
 from megatrace.reports import ReportOptions, inspection
@@ -94,6 +95,10 @@ def inspect(
     host: Annotated[
         str, typer.Option(help="Where the machine's root is mounted, when this runs in a container.")
     ] = "/",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on looking, and tell what changes, until Ctrl-C.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option("--for", help="With --watch: end after so many s.")] = None,
     unmasked: Annotated[
         bool, typer.Option("--unmasked", help="Keep names and addresses in the recording.")
     ] = False,
@@ -107,6 +112,10 @@ def inspect(
     wanted = _chosen(check) if suspect is None else _solo(check)
     template = {} if suspect is None else {"suspect.gpu": suspect, "suspect.python": solo_python}
     switches = Switches(_known(disable), _known(observe))
+    if watch:
+        if system is not None or record is not None or suspect is not None:
+            raise UsageError("--watch looks at this machine: it goes with no --system, --record or --suspect")
+        return watch_here(wanted, switches, host, state, seconds, format_name is Format.json)
     if system is not None:
         if record is not None:
             raise UsageError("--record takes what this machine shows; a recording is copied with cp")
