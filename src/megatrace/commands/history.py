@@ -32,7 +32,7 @@ class Format(str, Enum):
 
 @command(
     "history",
-    summary="says what became of a machine or a part, and what breaks again and again",
+    summary="says what became of a machine or part, and what breaks again",
     examples=[
         "megatrace history node188",
         "megatrace history 1650423012345",

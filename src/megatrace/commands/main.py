@@ -33,7 +33,7 @@ from megatrace.registry import Declaration
 PROGRAM = "megatrace"
 HELP_WIDTH = 79
 """One less than the narrowest terminal in use, so that no terminal wraps a full line."""
-HELP_EXAMPLES = 3
+HELP_EXAMPLES = 2
 """As many examples as leave room for the verbs on a screen of 24 lines."""
 
 # Typer exports neither click's base class of parse errors nor says where it lies (it moved from click into

@@ -48,7 +48,7 @@ class ProfileFormat(str, Enum):
 
 @command(
     "profile",
-    summary="says where the time of training steps goes, and what changed since another run",
+    summary="says where the time of steps goes, and what changed since a run",
     examples=[
         "megatrace profile rank0.pt.trace.json.gz",
         "megatrace profile traces/ --window ProfilerStep --html profile.html",
