@@ -19,7 +19,7 @@ from megatrace.model.finding import Severity
 
 NAMES = sorted(faults.FAULTS)
 MODULES = (faults_gpu, faults_host, faults_network)
-ELSEWHERE = {"VER-01", "VER-02", "IB-10", "OS-06", "IB-14"}
+ELSEWHERE = {"VER-01", "VER-02", "IB-10", "OS-06"}
 """★ checks of nodes with faults of their own elsewhere: versions and settings need a template, an unreachable
 node cannot be looked at, and bandwidth needs a partner."""
 
@@ -83,6 +83,11 @@ def test_a_link_names_both_ends() -> None:
     far = tried.mine[0].culprits.links[0].dst
     assert (far.node or "").startswith("leaf")
     assert far.device == "Ethernet12/1"
+
+
+def test_a_dark_port_still_knows_what_its_cable_led_to() -> None:
+    far = try_fault(faults.FAULTS["port_down"], "h100-roce").mine[0].culprits.links[0].dst
+    assert (far.node or "").startswith("leaf")
 
 
 def test_a_passive_look_asks_the_driver_once_however_many_checks_there_are() -> None:

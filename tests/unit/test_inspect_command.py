@@ -135,6 +135,24 @@ def test_this_machine_can_be_looked_at_recorded_and_judged_again(
     assert Path(state).is_file()
 
 
+def test_a_made_machine_can_be_practised_on_and_written_as_a_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = str(tmp_path / "bundle")
+    names = ["--check", "NVL", "--check", "GPU-02", "--format", "json"]
+    assert main(["inspect", "--specimen", "h200-roce:link_recovery", "--record", bundle, *names]) == 10
+    made = json.loads(capsys.readouterr().out)
+    assert main(["inspect", "--system", bundle, *names]) == 10
+    again = json.loads(capsys.readouterr().out)
+    said = [(item["check"], item["findings"]) for item in made["results"] if item["findings"]]
+    assert [name for name, _ in said] == ["NVL-02"]
+    assert said == [(item["check"], item["findings"]) for item in again["results"] if item["findings"]]
+    assert main(["inspect", "--specimen", "list"]) == 0
+    assert "link_recovery" in capsys.readouterr().out
+    for wrong in ("x100", "cpu-ib:gpu_lost", "h100-ib:nothing"):
+        assert main(["inspect", "--specimen", wrong]) == 2
+
+
 # ---- recordings
 
 

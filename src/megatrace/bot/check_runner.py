@@ -160,7 +160,7 @@ class WorkerRunner:
     def _answer(self, info: CheckInfo, message: Mapping[str, Any], system: System) -> CheckResult:
         try:
             for kind, name, value in message.get("readings", ()):
-                self.counters.take(str(kind), str(name), float(value), system.now())
+                self.counters.take(str(kind), str(name), value, system.now())
             for pid, what in message.get("abandoned", ()):
                 self._abandon(info, int(pid), str(what))
             if "recorded" in message:

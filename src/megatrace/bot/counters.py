@@ -24,6 +24,8 @@ MAX_SAMPLES = 40
 edge."""
 KEEP_S = 86_400.0
 """Seconds after which a sample explains nothing any more: the longest window of a check is a day."""
+MAX_NOTES = 2_000
+MAX_NOTE = 200
 MAX_COUNTERS = 50_000
 """A node with 16 GPUs, 18 links each with 8 counters, and 16 ports with 60 has 3,300."""
 
@@ -60,6 +62,7 @@ class Counters:
 
     def __init__(self, state: Mapping[str, object] | None = None) -> None:
         self._samples: dict[str, list[list[float]]] = {}
+        self._notes: dict[str, str] = {}
         self._boot = ""
         if state:
             self._restore(state)
@@ -129,19 +132,32 @@ class Counters:
         begun = self._samples.setdefault(LASTING + name, [[at, 1.0, 0.0, 0.0]])
         return max(0.0, at - begun[0][0])
 
-    def take(self, kind: str, name: str, value: float, now: int) -> None:
-        """Repeats a reading of another process: "grown" or "lasting"."""
-        if kind == "lasting":
-            self.lasting(name, value > 0, now)
+    def note(self, name: str, text: str) -> None:
+        """Remembers a word, such as what a cable leads to."""
+        if len(self._notes) < MAX_NOTES:
+            self._notes[name] = text[:MAX_NOTE]
+
+    def noted(self, name: str) -> str | None:
+        """The word that was remembered last."""
+        return self._notes.get(name)
+
+    def take(self, kind: str, name: str, value: float | str, now: int) -> None:
+        """Repeats a reading of another process: "grown", "lasting" or "note"."""
+        if kind == "note":
+            self.note(name, str(value))
+        elif kind == "lasting":
+            self.lasting(name, float(value) > 0, now)
         else:
-            self.grown(name, value, now)
+            self.grown(name, float(value), now)
 
     def state(self) -> dict[str, object]:
         """Everything, as JSON has it."""
-        return {"boot": self._boot, "samples": self._samples}
+        return {"boot": self._boot, "samples": self._samples, "notes": self._notes}
 
     def _restore(self, state: Mapping[str, object]) -> None:
-        samples = state.get("samples")
+        samples, notes = state.get("samples"), state.get("notes")
+        for name, text in notes.items() if isinstance(notes, dict) else ():
+            self.note(str(name), str(text))
         self._boot = str(state.get("boot", ""))
         for name, items in samples.items() if isinstance(samples, dict) else ():
             with suppress(TypeError, ValueError):

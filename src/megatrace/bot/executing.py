@@ -41,7 +41,7 @@ class Executed:
     """A result, and the counters that were read for it."""
 
     result: CheckResult
-    readings: tuple[tuple[str, str, float], ...] = ()
+    readings: tuple[tuple[str, str, float | str], ...] = ()
 
 
 def execute(info: CheckInfo, bench: Bench) -> Executed:

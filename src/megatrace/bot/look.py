@@ -63,7 +63,7 @@ class Look:
     shared: dict[str, object] = field(default_factory=dict)
     rebooted: bool = False
     """Whether the machine was booted since the last look."""
-    readings: list[tuple[str, str, float]] = field(default_factory=list)
+    readings: list[tuple[str, str, float | str]] = field(default_factory=list)
     said: str = ""
     measured: dict[str, float] = field(default_factory=dict)
     tell: Callable[[str], None] | None = None
@@ -145,6 +145,11 @@ class Look:
         found = self.counters.level(name)
         self.grown(LEVEL + name, value)
         return found
+
+    def note(self, name: str, text: str) -> None:
+        """Remembers a word for later looks."""
+        self.readings.append(("note", name, text))
+        self.counters.note(name, text)
 
     def lasting(self, name: str, holds: bool) -> float:
         """Seconds for which a condition has held at every look; 0 where it does not, or holds for the first

@@ -104,7 +104,17 @@ def far_end(look: Look, port: Port) -> str | None:
     if isinstance(known, str):
         return known
     seen = look.memo("lldp neighbours", lambda: _neighbours(look))
-    return next((seen[name] for name in port.interfaces if name in seen), None)
+    end = next((seen[name] for name in port.interfaces if name in seen), None)
+    return end or look.counters.noted(f"cabling.{port.name}")
+
+
+def remember_far_ends(look: Look) -> None:
+    """Keeps what the cables of the ports that are up lead to, for the day on which one is dark."""
+    for port in ports(look):
+        if port.up:
+            end = far_end(look, port)
+            if end is not None and end != look.counters.noted(f"cabling.{port.name}"):
+                look.note(f"cabling.{port.name}", end)
 
 
 def _neighbours(look: Look) -> dict[str, str]:

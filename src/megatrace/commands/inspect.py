@@ -23,10 +23,11 @@ from megatrace.bot.check_runner import Switches
 from megatrace.bot.inspecting import catalogue, inspect_here, inspect_recording
 from megatrace.bot.ledger import default_ledger, remembered
 from megatrace.bot.live_system import LiveSystem
-from megatrace.bot.recorded_system import RecordedSystem
+from megatrace.bot.recorded_system import RecordedSystem, Recording
 from megatrace.bot.recording import read_recording, write_recording
 from megatrace.clock import SystemClock
 from megatrace.commands import command, output
+from megatrace.commands.specimens import inspect_specimen, listing
 from megatrace.commands.watching import watch_here
 from megatrace.errors import UnknownName, UsageError
 from megatrace.model.check import Cost, Inspection
@@ -95,6 +96,13 @@ def inspect(
     host: Annotated[
         str, typer.Option(help="Where the machine's root is mounted, when this runs in a container.")
     ] = "/",
+    specimen: Annotated[
+        str | None,
+        typer.Option(help="A made machine to practise on, as h100-ib or h100-ib:gpu_lost; list names them."),
+    ] = None,
+    active: Annotated[
+        bool, typer.Option("--active", help="Also tests that load an idle machine (DCGM, NCCL, perftest).")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on looking, and tell what changes, until Ctrl-C.")
     ] = False,
@@ -109,42 +117,62 @@ def inspect(
     Works without root; checks that need it are skipped and say so. Growth of counters is judged from the
     second inspection on.
     """
-    wanted = _chosen(check) if suspect is None else _solo(check)
+    if specimen == "list":
+        sys.stdout.write(listing())
+        return 0
+    wanted = _chosen(check, active) if suspect is None else _solo(check)
     template = {} if suspect is None else {"suspect.gpu": suspect, "suspect.python": solo_python}
     switches = Switches(_known(disable), _known(observe))
     if watch:
-        if system is not None or record is not None or suspect is not None:
-            raise UsageError("--watch looks at this machine: it goes with no --system, --record or --suspect")
+        if system or record or suspect or specimen:
+            raise UsageError("--watch looks at this machine: it goes with no other machine, and no --record")
         return watch_here(wanted, switches, host, state, seconds, format_name is Format.json)
-    if system is not None:
-        if record is not None:
-            raise UsageError("--record takes what this machine shows; a recording is copied with cp")
-        recording = read_recording(system)
-        found = inspect_recording(recording, wanted, template=template, switches=switches)
-        if ledger is not None:
-            found = remembered(found, RecordedSystem(recording), ledger)
+    if system is not None or specimen is not None:
+        found = _elsewhere(system, specimen, record, wanted, template, switches, ledger)
     else:
-        found, recorded = inspect_here(
-            wanted,
-            host=host,
-            template=template,
-            switches=switches,
-            state=state,
-            record=record is not None,
+        found, taken = inspect_here(
+            wanted, host=host, template=template, switches=switches, state=state, record=record is not None
         )
         found = remembered(found, LiveSystem(host), ledger or default_ledger())
         if record is not None:
-            masked = write_recording(recorded, record, masked=not unmasked)
-            said = ", ".join(f"{number} {what}" for what, number in masked.items()) or "nothing"
-            print(f"wrote {record} (masked: {said})", file=sys.stderr)
+            _write(taken, record, unmasked)
     return _show(found, format_name, verbose)
 
 
-def _chosen(names: list[str] | None) -> tuple[CheckInfo, ...]:
+def _elsewhere(
+    system: Path | None,
+    specimen: str | None,
+    record: Path | None,
+    wanted: tuple[CheckInfo, ...],
+    template: dict[str, str],
+    switches: Switches,
+    ledger: Path | None,
+) -> Inspection:
+    """What the checks say of a recorded or a made machine."""
+    if specimen is not None:
+        found, made = inspect_specimen(specimen, wanted, switches)
+        if record is not None:
+            write_recording(made, record, masked=False)
+        return found
+    if record is not None or system is None:
+        raise UsageError("--record takes what this machine shows; a recording is copied with cp")
+    recording = read_recording(system)
+    found = inspect_recording(recording, wanted, template=template, switches=switches)
+    return found if ledger is None else remembered(found, RecordedSystem(recording), ledger)
+
+
+def _write(recording: Recording, place: Path, unmasked: bool) -> None:
+    masked = write_recording(recording, place, masked=not unmasked)
+    said = ", ".join(f"{number} {what}" for what, number in masked.items()) or "nothing"
+    print(f"wrote {place} (masked: {said})", file=sys.stderr)
+
+
+def _chosen(names: list[str] | None, active: bool) -> tuple[CheckInfo, ...]:
     every = catalogue()
-    wanted = select(every, names=names or ())
+    costs = (Cost.PASSIVE, Cost.ACTIVE) if active else (Cost.PASSIVE,)
+    wanted = select(every, costs=costs, names=names or ())
     for name in names or ():
-        if not select(every, names=(name,)):
+        if not select(every, costs=(Cost.PASSIVE, Cost.ACTIVE), names=(name,)):
             raise UnknownName("check", name, [item.id for item in every])
     return wanted
 

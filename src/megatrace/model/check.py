@@ -54,6 +54,7 @@ class Step(Enum):
     POWER_CYCLE = "A6"
     REPROVISION = "A7"
     REPLACE = "A8"
+    BURN_IN = "A9"
 
     @property
     def words(self) -> str:
@@ -71,6 +72,7 @@ _STEPS = {
     Step.POWER_CYCLE: "cold power cycle",
     Step.REPROVISION: "install anew",
     Step.REPLACE: "replace the part",
+    Step.BURN_IN: "burn in",
 }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 
 from megatrace.model.check import CheckResult, Inspection, Outcome, Step
 from megatrace.model.check_json import encoded
@@ -24,6 +25,7 @@ from megatrace.reports.wording import plain
 SCHEMA = "megatrace.inspection/1"
 SHOWN_EVIDENCE = 2
 """Reasons of a finding shown without --verbose: the rest is for whoever doubts it."""
+SHOWN_REASONS = 3
 NPD_WIDTH = 80
 """Characters of a message that node-problem-detector takes (its default max_output_length)."""
 _NAGIOS = {Outcome.OK: 0, Outcome.WARN: 1, Outcome.FAIL: 2, Outcome.UNKNOWN: 3}
@@ -88,12 +90,19 @@ def _rest(page: Page, inspection: Inspection, verbose: bool) -> None:
         if verbose or outcome is Outcome.UNKNOWN:
             page.row(label, [f"{result.check}: {plain(result.reason)}" for result in found], bullets=True)
         else:
-            reasons = Counter(result.reason for result in found)
-            page.row(label, ["; ".join(f"{count} {plain(why)}" for why, count in reasons.most_common())])
+            page.row(label, [_reasons(found)])
     if verbose:
         said = [f"{item.check}: {plain(item.reason) or 'well'}" for item in inspection.of(Outcome.OK)]
         page.row("ok", said, bullets=True)
     page.row("note", [plain(note) for note in inspection.notes])
+
+
+def _reasons(found: Sequence[CheckResult]) -> str:
+    """The most frequent reasons; the rest is for --verbose."""
+    every = Counter(plain(result.reason) for result in found).most_common()
+    shown = [f"{count} {why}" for why, count in every[:SHOWN_REASONS]]
+    rest = sum(count for _, count in every[SHOWN_REASONS:])
+    return "; ".join(shown) + (f"; {rest} for other reasons (--verbose)" if rest else "")
 
 
 def as_json(inspection: Inspection, tool_version: str) -> str:

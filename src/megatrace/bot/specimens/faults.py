@@ -64,10 +64,16 @@ def fault(
     return file
 
 
-def find(name: str) -> Fault:
-    """Raises UnknownName."""
+def every() -> tuple[Fault, ...]:
+    """All faults there are."""
     from megatrace.bot.specimens import faults_gpu, faults_host, faults_network  # noqa: F401 - they register
 
+    return tuple(FAULTS.values())
+
+
+def find(name: str) -> Fault:
+    """Raises UnknownName."""
+    every()
     if name not in FAULTS:
         raise UnknownName("fault", name, FAULTS)
     return FAULTS[name]

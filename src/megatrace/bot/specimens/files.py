@@ -129,6 +129,7 @@ def _gpus(machine: Machine, to: Recording) -> None:
     ]
     trees = [tree for _, tree in seen]
     to.answer(("nvidia-smi", "-q", "-x"), gpu_query.as_xml(kind.driver, trees))
+    to.answer(("nvidia-smi",), gpu_query.table(trees))
     to.answer(
         ("nvidia-smi", "-L"),
         "".join(f"GPU {i}: {t['product_name']} (UUID: {t['uuid']})\n" for i, t in enumerate(trees)),

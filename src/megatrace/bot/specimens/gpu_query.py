@@ -149,6 +149,18 @@ def _nested(lines: list[str], items: Sequence[tuple[str, str]], depth: int) -> N
         lines.append(f"{chr(9) * depth}</{head}>")
 
 
+def table(trees: Sequence[Mapping[str, str]]) -> str:
+    """``nvidia-smi`` without options: two lines a GPU in a frame."""
+    lines = ["| NVIDIA-SMI 550.127.08             Driver Version: 550.127.08     CUDA Version: 12.4     |"]
+    for index, tree in enumerate(trees):
+        name = tree["product_name"][:24]
+        lines += [
+            f"|   {index}  {name:<24}       On  |   {tree['pci/pci_bus_id']} Off |                    0 |",
+            f"| N/A   33C    P0             72W /  700W | {tree['fb_memory_usage/used']:>10} / {tree['fb_memory_usage/total']} | 0%      Default |",
+        ]
+    return "\n".join([*lines, ""])
+
+
 def nvlink_states(kind: Kind, trees: Sequence[Mapping[str, str]], dark: Mapping[tuple[int, int], str]) -> str:
     """``nvidia-smi nvlink -s``; ``dark``: (GPU, link) → what stands in place of the speed."""
     lines = []
