@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from megatrace.bot.gpus import gpus
 from megatrace.bot.look import Look
+from megatrace.bot.numbers import number
 
 Value: TypeAlias = "str | int | float | bool | list[str]"
 """Of a fact."""
@@ -64,8 +65,9 @@ def _rdma(look: Look) -> Iterator[tuple[str, Value]]:
     if active:
         yield "ib.ports", sorted(active)
     rate = _one(rates)
-    if rate:
-        yield "ib.rate_gbps", float(rate)
+    speed = number(rate or "")
+    if speed is not None:
+        yield "ib.rate_gbps", speed
     for board, version in firmware.items():
         yield f"ib.firmware.{board}", version
 
@@ -109,5 +111,5 @@ def _interfaces(look: Look) -> Iterator[tuple[str, Value]]:
         name = path.split("/")[4]
         if not name.startswith(("lo", "veth", "docker", "cali", "cni", "virbr", "br-", "tun", "dummy")):
             value = look.text(path)
-            if value and value.isdigit():
+            if value and value.isdecimal():
                 yield f"net.mtu.{name}", int(value)

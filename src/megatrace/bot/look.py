@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 from megatrace.bot.catalogue import CheckInfo
 from megatrace.bot.counters import LEVEL, Counters, Growth
+from megatrace.bot.numbers import number
 from megatrace.model.check import Outcome, Step
 from megatrace.model.finding import (
     Culprits,
@@ -122,8 +123,8 @@ class Look:
     def number(self, path: str) -> float | None:
         """A file that holds a number; None where there is none, or something else in it."""
         try:
-            return float(self.system.read(path, 4096).split()[0])
-        except (Unreadable, ValueError, IndexError):
+            return number(self.system.read(path, 4096).split()[0])
+        except (Unreadable, IndexError):
             return None
 
     def at(self, place: str) -> None:

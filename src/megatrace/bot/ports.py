@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from megatrace.bot.look import Look, Skipped
+from megatrace.bot.numbers import number
 from megatrace.model.system import Unreadable
 
 ROOT = "/sys/class/infiniband"
@@ -68,7 +69,7 @@ def _ports(look: Look) -> tuple[Port, ...]:
 
 
 def _port(look: Look, path: str) -> Port:
-    folder, _, number = path.rpartition("/ports/")
+    folder, _, place_of_port = path.rpartition("/ports/")
     rate = look.text(f"{path}/rate") or ""
     speed = re.match(r"([\d.]+)", rate)
     width = re.search(r"\((\d+X[^)]*)\)", rate)
@@ -83,10 +84,10 @@ def _port(look: Look, path: str) -> Port:
         place = look.system.link(f"{folder}/device").rpartition("/")[2]
     return Port(
         device=folder.rpartition("/")[2],
-        number=int(number),
+        number=int(place_of_port) if place_of_port.isdecimal() else 0,
         state=(look.text(f"{path}/state") or "").partition(":")[2].strip(),
         physical=(look.text(f"{path}/phys_state") or "").partition(":")[2].strip(),
-        rate=float(speed[1]) if speed else None,
+        rate=number(speed[1]) if speed else None,
         width=width[1] if width else "",
         layer=look.text(f"{path}/link_layer") or "",
         place=place,
@@ -149,6 +150,6 @@ def _statistics(look: Look, interface: str) -> dict[str, float]:
     found = {}
     for line in ran.output.splitlines() if ran.ok else ():
         name, colon, value = line.strip().partition(": ")
-        if colon and value.strip().isdigit():
+        if colon and value.strip().isdecimal() and value.isascii():
             found[name] = float(value)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from megatrace.bot.checks import check
 from megatrace.bot.look import Look, Problem, Skipped
+from megatrace.bot.numbers import number
 from megatrace.model.system import Why
 from megatrace.units import NS_PER_S, format_duration
 
@@ -67,11 +68,11 @@ def _state(look: Look) -> tuple[float | None, bool, str]:
             "00000000",
             "7F7F0101",
         )
-        return _number(parts[4]), synced, "chronyd"
+        return number(parts[4]), synced, "chronyd"
     ran = look.run(*NTPQ)
     if ran.ok and "offset=" in ran.output:
         text = ran.output.partition("offset=")[2].split(",")[0]
-        offset = _number(text)
+        offset = number(text)
         return (
             None if offset is None else offset / 1e3,
             "leap_alarm" not in ran.output and "sync_unspec" not in ran.output,
@@ -83,13 +84,6 @@ def _state(look: Look) -> tuple[float | None, bool, str]:
     if ran.why is Why.ABSENT:
         raise Skipped("no chronyd, ntpd or systemd to ask")
     raise Skipped("nobody here can say whether the clock is right (a container, or no time daemon)")
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 @check(

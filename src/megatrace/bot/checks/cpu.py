@@ -11,6 +11,7 @@ from megatrace.analysis.evidence_host import judge_host
 from megatrace.bot.checks import check
 from megatrace.bot.kernel_log import kernel_facts, of, problems
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
+from megatrace.bot.numbers import cpu_set
 from megatrace.bot.processes import processes
 from megatrace.model.check import Outcome, Step
 from megatrace.model.finding import Severity
@@ -70,8 +71,8 @@ def count(look: Look) -> Iterator[Problem]:
     Source: `/sys/devices/system/cpu/{present,online}`, `/sys/devices/system/node`; template keys `cpu.count`,
     `cpu.numa_nodes`. Threshold: any less. A processor that is offline on purpose (hyper-threading off by the
     kernel: `smt/control`) is none. Remedy: reboot; read the BMC's event log."""
-    present = _numbers(look.text("/sys/devices/system/cpu/present") or "")
-    online = _numbers(look.text("/sys/devices/system/cpu/online") or "")
+    present = cpu_set(look.text("/sys/devices/system/cpu/present") or "")
+    online = cpu_set(look.text("/sys/devices/system/cpu/online") or "")
     if not online:
         raise Unknown("the kernel does not list its processors")
     wanted = look.expected("cpu.count")
@@ -104,16 +105,6 @@ def count(look: Look) -> Iterator[Problem]:
             remedy="look for DIMMs that were switched off in the BMC's event log",
             key="numa",
         )
-
-
-def _numbers(text: str) -> set[int]:
-    """ "0-3,8" as {0, 1, 2, 3, 8}."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdigit():
-            found.update(range(int(first), int(last or first) + 1))
-    return found
 
 
 @check(
@@ -185,7 +176,7 @@ def idle_load(look: Look) -> Iterator[Problem]:
 
     Source: `/proc/loadavg`. Threshold: more than half of the processors for 10 min while no process belongs
     to a job. Remedy: look at `top`; end what was left."""
-    processors = len(_numbers(look.text("/sys/devices/system/cpu/online") or ""))
+    processors = len(cpu_set(look.text("/sys/devices/system/cpu/online") or ""))
     load = look.number("/proc/loadavg")
     if not processors or load is None:
         raise Unknown("no load, or no list of processors")

@@ -271,6 +271,6 @@ def _owners(look: Look) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for line in look.run("nvidia-smi", fields, "--format=csv,noheader,nounits").output.splitlines():
         parts = [part.strip() for part in line.split(",")]
-        if len(parts) >= 2 and parts[1].isdigit():
+        if len(parts) >= 2 and parts[1].isdecimal():
             found.setdefault(place_of(parts[0]), []).append(int(parts[1]))
     return found

@@ -183,7 +183,7 @@ def services(look: Look) -> Iterator[Problem]:
         restarts = said.get("NRestarts", "")
         growth = (
             look.grown(f"service.{name}.restarts", float(restarts), RESTARTS_S)
-            if restarts.isdigit()
+            if restarts.isdecimal()
             else None
         )
         if growth is not None and growth.amount >= look.limit("restarts", RESTARTS):

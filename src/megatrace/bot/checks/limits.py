@@ -9,6 +9,7 @@ from contextlib import suppress
 from megatrace.bot.checks import check
 from megatrace.bot.gpus import on_bus
 from megatrace.bot.look import Look, Problem, Skipped
+from megatrace.bot.numbers import cpu_set
 from megatrace.bot.processes import Process, processes
 from megatrace.model.system import Unreadable
 from megatrace.units import format_size
@@ -66,7 +67,7 @@ def _of_process(look: Look, item: Process, rdma: bool, said: set[str]) -> Iterat
     locked = re.search(r"^Max locked memory\s+(\S+)", text, re.MULTILINE)
     files = re.search(r"^Max open files\s+(\S+)", text, re.MULTILINE)
     who = f"{item.name} (process {item.pid})"
-    if rdma and locked is not None and locked[1].isdigit() and "memlock" not in said:
+    if rdma and locked is not None and locked[1].isdecimal() and "memlock" not in said:
         said.add("memlock")
         yield look.fail(
             f"{who} may lock {format_size(float(locked[1]))} of memory, needs unlimited: RDMA registration will fail",
@@ -75,7 +76,7 @@ def _of_process(look: Look, item: Process, rdma: bool, said: set[str]) -> Iterat
         )
     wanted = look.expected("limits.nofile")
     goal = float(wanted) if isinstance(wanted, int | float) else FILES
-    if files is not None and files[1].isdigit() and float(files[1]) < goal and "files" not in said:
+    if files is not None and files[1].isdecimal() and float(files[1]) < goal and "files" not in said:
         said.add("files")
         yield look.warn(
             f"{who} may open {files[1]} files, expected {goal:.0f}: rendezvous and data loaders of many ranks need more",
@@ -93,13 +94,9 @@ def _cores(look: Look, ranks: list[Process]) -> Iterator[Problem]:
         with suppress(Unreadable):
             text = look.system.read(f"/proc/{item.pid}/status", 8192)
         found = re.search(r"^Cpus_allowed_list:\s*(\S+)", text, re.MULTILINE)
-        for part in found[1].split(",") if found else ():
-            first, _, last = part.partition("-")
-            if first.isdigit():
-                allowed.update(range(int(first), int(last or first) + 1))
+        allowed |= cpu_set(found[1]) if found else set()
     goal = int(wanted) if isinstance(wanted, int | float) else CORES_PER_GPU * min(gpus, len(ranks))
-    present = look.text("/sys/devices/system/cpu/present") or "0-0"
-    there = int(present.rpartition("-")[2].rpartition(",")[2] or 0) + 1
+    there = len(cpu_set(look.text("/sys/devices/system/cpu/present") or "")) or len(allowed)
     if allowed and gpus and len(allowed) < min(goal, there):
         yield look.fail(
             f"{len(ranks)} ranks share {len(allowed)} of {there} cores, expected {goal}: they wait for each other",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -38,10 +39,10 @@ def total(look: Look) -> Iterator[Problem]:
     than the template, because the kernel keeps some for itself; without one, 2 % less than at the last look.
     Remedy: read the BMC's event log; replace the DIMM."""
     text = look.text("/proc/meminfo") or ""
-    known = next((line.split()[1] for line in text.splitlines() if line.startswith("MemTotal:")), "")
-    if not known.isdigit():
+    known = re.search(r"^MemTotal:\s+(\d{1,15}) kB", text, re.MULTILINE | re.ASCII)
+    if known is None:
         raise Unknown("/proc/meminfo does not say how much memory there is")
-    have = float(known) * _KIB
+    have = float(known[1]) * _KIB
     wanted = look.expected("memory.total_gib")
     before = look.before("memory.total", have)
     look.said = format_size(have)

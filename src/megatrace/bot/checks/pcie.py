@@ -13,6 +13,7 @@ from megatrace.bot.checks import check
 from megatrace.bot.gpus import by_place
 from megatrace.bot.kernel_log import kernel_facts, of, problems
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
+from megatrace.bot.numbers import number
 from megatrace.model.check import Outcome
 from megatrace.model.finding import Severity
 from megatrace.model.series import FactKind
@@ -198,7 +199,7 @@ def errors(look: Look) -> Iterator[Problem]:
 def _total(text: str) -> float | None:
     """The sum of a file of advanced error reporting: its TOTAL line, else that of all lines."""
     rows = [line.split() for line in text.splitlines()]
-    numbers = {row[0]: float(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    numbers = {row[0]: value for row in rows if len(row) == 2 and (value := number(row[1])) is not None}
     total = next((value for name, value in numbers.items() if name.startswith("TOTAL")), None)
     return total if total is not None else (sum(numbers.values()) if numbers else None)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from megatrace.bot.checks import check
 from megatrace.bot.look import Look, Problem
+from megatrace.bot.numbers import number
 from megatrace.bot.processes import processes
 from megatrace.model.finding import Kind, Severity
 
@@ -72,17 +73,18 @@ def stuck(look: Look) -> Iterator[Problem]:
 
 
 def _limits(look: Look, count: int) -> Iterator[Problem]:
-    parts = (look.text("/proc/sys/fs/file-nr") or "").split()
-    if len(parts) == 3 and float(parts[2]) > 0 and float(parts[0]) > FILES * float(parts[2]):
+    parts = [number(part) for part in (look.text("/proc/sys/fs/file-nr") or "").split()]
+    opened, most_files = (parts[0], parts[2]) if len(parts) == 3 else (None, None)
+    if opened and most_files and opened > FILES * most_files:
         yield look.warn(
-            f"{float(parts[0]):,.0f} of {float(parts[2]):,.0f} files of the machine are open",
+            f"{opened:,.0f} of {most_files:,.0f} files of the machine are open",
             kind=Kind.RESOURCE,
             key="files",
             remedy="find who holds them (lsof | awk '{print $1}' | sort | uniq -c); raise fs.file-max",
         )
     most = look.number("/proc/sys/kernel/pid_max")
     running = (look.text("/proc/loadavg") or "").split()
-    threads = float(running[3].partition("/")[2] or count) if len(running) > 3 else float(count)
+    threads = (number(running[3].partition("/")[2]) if len(running) > 3 else None) or float(count)
     if most and threads > PIDS * most:
         yield look.warn(
             f"{threads:,.0f} threads of {most:,.0f} that the kernel allows",
