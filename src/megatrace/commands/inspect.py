@@ -25,8 +25,9 @@ from megatrace.bot.ledger import default_ledger, remembered
 from megatrace.bot.live_system import LiveSystem
 from megatrace.bot.recorded_system import RecordedSystem, Recording
 from megatrace.bot.recording import read_recording, write_recording
+from megatrace.bot.templates import load as load_template
 from megatrace.clock import SystemClock
-from megatrace.commands import command, output
+from megatrace.commands import around, command, output
 from megatrace.commands.specimens import inspect_specimen, listing
 from megatrace.commands.watching import watch_here
 from megatrace.errors import UnknownName, UsageError
@@ -41,6 +42,15 @@ class Format(str, Enum):
     json = "json"
     nagios = "nagios"
     npd = "npd"
+
+
+class Around(str, Enum):
+    """What is looked at."""
+
+    node = "node"
+    bmc = "BMC"
+    switch = "switch"
+    scheduler = "scheduler"
 
 
 @command(
@@ -103,6 +113,22 @@ def inspect(
     active: Annotated[
         bool, typer.Option("--active", help="Also tests that load an idle machine (DCGM, NCCL, perftest).")
     ] = False,
+    template_name: Annotated[
+        str | None,
+        typer.Option("--template", help="What the machine should look like (megatrace template)."),
+    ] = None,
+    gate: Annotated[
+        bool,
+        typer.Option("--gate", help="May a job start here? 10 only for a definite fault and with a token."),
+    ] = False,
+    controller: Annotated[
+        str | None, typer.Option(help="With --gate: http://HOST:PORT that hands out the tokens.")
+    ] = None,
+    scope: Annotated[
+        Around,
+        typer.Option(help="Ask a BMC, a switch or a scheduler from here; the template says where."),
+    ] = Around.node,
+    name: Annotated[str | None, typer.Option(help="With --scope: what is looked at, by name.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on looking, and tell what changes, until Ctrl-C.")
     ] = False,
@@ -120,12 +146,20 @@ def inspect(
     if specimen == "list":
         sys.stdout.write(listing())
         return 0
-    wanted = _chosen(check, active) if suspect is None else _solo(check)
-    template = {} if suspect is None else {"suspect.gpu": suspect, "suspect.python": solo_python}
+    wanted = _wanted(check, active, suspect, scope)
+    template = load_template(template_name) if template_name is not None else {}
+    template |= {} if suspect is None else {"suspect.gpu": suspect, "suspect.python": solo_python}
     switches = Switches(_known(disable), _known(observe))
+    if gate:
+        return around.gate(template, switches, host, state, ledger, controller)
+    if scope is not Around.node:
+        found = around.look_around(scope.value, name, tuple(check or ()), template, switches, state)
+        return _show(found, format_name, verbose)
     if watch:
-        if system or record or suspect or specimen:
-            raise UsageError("--watch looks at this machine: it goes with no other machine, and no --record")
+        if system or record or suspect or specimen or template_name:
+            raise UsageError(
+                "--watch looks at this machine: it goes with no other machine, --record or --template"
+            )
         return watch_here(wanted, switches, host, state, seconds, format_name is Format.json)
     if system is not None or specimen is not None:
         found = _elsewhere(system, specimen, record, wanted, template, switches, ledger)
@@ -144,7 +178,7 @@ def _elsewhere(
     specimen: str | None,
     record: Path | None,
     wanted: tuple[CheckInfo, ...],
-    template: dict[str, str],
+    template: dict[str, object],
     switches: Switches,
     ledger: Path | None,
 ) -> Inspection:
@@ -165,6 +199,14 @@ def _write(recording: Recording, place: Path, unmasked: bool) -> None:
     masked = write_recording(recording, place, masked=not unmasked)
     said = ", ".join(f"{number} {what}" for what, number in masked.items()) or "nothing"
     print(f"wrote {place} (masked: {said})", file=sys.stderr)
+
+
+def _wanted(
+    names: list[str] | None, active: bool, suspect: str | None, scope: Around
+) -> tuple[CheckInfo, ...]:
+    if scope is not Around.node:
+        return ()
+    return _chosen(names, active) if suspect is None else _solo(names)
 
 
 def _chosen(names: list[str] | None, active: bool) -> tuple[CheckInfo, ...]:
