@@ -17,6 +17,10 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "skipped_collective:tp2-pp2-cp2-dp2:98390",
         "ring",
     ),
+    "groups that met since they heard from elsewhere stand for one reason, whoever stopped first": (
+        "stuck_kernel_before:tp2-pp2-dp4-ep2:90306",
+        "text-hash",
+    ),
     "in a circle over a pair, other pairs tell which of the two left its path": (
         "skipped_collective:gpipe:95394",
         "ring",
@@ -60,6 +64,36 @@ def test_what_was_wrong_once_stays_right(name: str, source: str) -> None:
     diagnosis, _ = diagnosed(seen(simulation, source), case.waited)
     told = score(diagnosis, decidable(simulation, case.waited), source)
     assert not told.reasons, "; ".join(told.reasons)
+
+
+LOCATED: dict[str, tuple[str, str]] = {
+    "gathers and scatters tell micro-batches of sharded jobs": ("stuck_host:fsdp16:90291", "text"),
+    "the loss tells them without a pipeline": ("slow_then_hang:tp2-pp1-dp8:90275", "text"),
+    "a host may stand anywhere since it heard from another stage": (
+        "stuck_inside:sequence-parallel:90324",
+        "text",
+    ),
+    "of what others wait for and the message that always came next, the message comes first": (
+        "late_deaths:tp2-pp8-dp1:90524",
+        "text",
+    ),
+    "as for a send at the end of the forwards": ("missing_send:gpipe:90372", "ring"),
+    "a call that was left out stands where the others made it": ("skipped_collective:ddp8:90398", "text"),
+    "not where somebody waits for what came later": ("skipped_collective:gpipe:90394", "ring"),
+    "a node died where its ranks would have called next": ("dead_node:tp2-pp1-dp8:90482", "text"),
+}
+
+
+@pytest.mark.parametrize(("name", "source"), LOCATED.values(), ids=LOCATED.keys())
+def test_a_standstill_is_found_where_it_is(name: str, source: str) -> None:
+    case = Case.parse(name)
+    simulation = run(case)
+    assert simulation is not None
+    diagnosis, _ = diagnosed(seen(simulation, source), case.waited)
+    told = score(diagnosis, decidable(simulation, case.waited), source)
+    assert not told.reasons, "; ".join(told.reasons)
+    assert {fault.where_right for fault in told.faults} <= {True, None}
+    assert any(fault.where_right for fault in told.faults)
 
 
 def test_a_slowdown_does_not_hide_that_the_job_may_stand() -> None:

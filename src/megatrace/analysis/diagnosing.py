@@ -159,6 +159,7 @@ def analyse(
 def _hangs(resolved: Resolved, table: PhaseTable | None, now: int | None) -> HangResult:
     """Whether the job stands, from where every rank's calls end."""
     trace, early = with_peers(resolved, table), early_ends(resolved)
+    locator = Locator(replace(resolved, trace=trace), table)
     if early:
         trace = replace(trace, events=trace.events.take(~np.isin(trace.events.rank, early)))
     frontier = Frontier.from_events(trace.events, trace.communicators, trace.snapshot_at, tail=None)
@@ -171,7 +172,7 @@ def _hangs(resolved: Resolved, table: PhaseTable | None, now: int | None) -> Han
     return find_hangs(
         frontier,
         resolved.layout,
-        where=Locator(resolved, table).where,
+        where=locator.where,
         place_of=trace.place_of,
         coverage=trace.coverage,
         history=trace.events,

@@ -24,7 +24,7 @@ from megatrace.analysis.hang_node import aftermath
 from megatrace.analysis.hang_pace import History, Pace
 from megatrace.analysis.hang_roots import Root, RootKind, find_roots
 from megatrace.analysis.hang_stall import Stall, Standing, judge, silence_needed
-from megatrace.analysis.hang_tied import Meetings, not_tied
+from megatrace.analysis.hang_tied import Meetings, not_tied, with_those_tied
 from megatrace.analysis.hang_words import Words
 from megatrace.analysis.waits_for import WaitsFor, waits_for
 from megatrace.model.events import NO_PEER, Events, Op
@@ -139,6 +139,8 @@ def _find(
         first, later = _first(roots, aftermath(graph, met, roots, place_of, past))
     else:
         first, later = _together(roots)
+    first = with_those_tied(graph, met, first, later)
+    later = [root for root in later if root not in first]
     first = not_tied(graph, met, first)
     stands = stall.standing is Standing.STANDS
     lone = _merely_ended(graph, first, words, coverage, hints)

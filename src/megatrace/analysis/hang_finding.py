@@ -17,6 +17,7 @@ from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.hang_stall import Stall, Standing
 from megatrace.analysis.hang_stopped import Stopped
 from megatrace.analysis.hang_stuck import Stuck
+from megatrace.analysis.hang_tied import Meetings
 from megatrace.analysis.hang_words import place_in_job
 from megatrace.model.events import Op
 from megatrace.model.finding import Culprits, Device, Evidence, Finding, Kind, Severity, Where, Window
@@ -37,9 +38,10 @@ class Reporter:
         dead: Mapping[int, int | None],
     ) -> None:
         self.scene, self.where, self.stall = scene, where, stall
-        self.stopped, self.stuck = Stopped(scene, past, dead), Stuck(scene)
+        self.stopped, self.stuck = Stopped(scene, past, dead, where), Stuck(scene)
         self.graph, self.words, self.frontier = scene.graph, scene.words, scene.frontier
         self.layout, self.place_of = scene.layout, scene.place_of
+        self.met = Meetings(scene.frontier, scene.layout)
 
     def proven(self, roots: list[Root]) -> bool:
         """Whether the calls themselves prove a fault, whatever the time: they do not fit, or leave all
@@ -116,16 +118,40 @@ class Reporter:
                 name = self.words.communicator(claim.call.comm)
                 found = replace(found, seq=claim.call.seq, communicator=name)
         elif claim.instance is not None:
-            found = self._where_instance(claim.instance, claim.ranks)
-        elif claim.ranks:
-            rank = claim.ranks[0]
-            found = self.where(int(self.frontier.ranks[rank]), int(self.frontier.calls[rank]) - 1)
+            found = self._where_instance(claim)
+        elif claim.kind is Kind.HANG_GROUP:
+            found = self._where_open(claim.ranks[0])
+        elif claim.ranks:  # their hosts made no further call: where the one stands that always came next
+            found = self._next(claim.ranks[0])
+            for rank in claim.ranks[1:] if claim.nodes else ():
+                found = _shared(found, self._next(rank))
         stage = self._stage(claim.ranks)
         return replace(found, stage=stage) if stage is not None else found
 
-    def _where_instance(self, instance: int, ranks: tuple[int, ...]) -> Where:
+    def _next(self, rank: int) -> Where:
+        return self.where(int(self.frontier.ranks[rank]), int(self.frontier.calls[rank]))
+
+    def _where_open(self, rank: int) -> Where:
+        """Where a rank (index) stands of which completions are not known: in any of the calls that it made
+        since it heard from another stage, or began the iteration. What they do not share is not known."""
+        name, last = int(self.frontier.ranks[rank]), int(self.frontier.calls[rank]) - 1
+        found = self.where(name, last)
+        after = self.met.after_message(rank)
+        lead = self.frontier.tail - after if after else last + 1
+        for number in range(last - 1, last - lead, -1):
+            other = self.where(name, number)
+            if other.iteration != found.iteration or (found.phase is None and found.micro_batch is None):
+                break
+            found = _shared(found, other)
+        return found
+
+    def _where_instance(self, claim: Claim) -> Where:
+        """Where a call stands: for those who made it as they should, where others are said not to have."""
+        instance = claim.instance
+        assert instance is not None  # the caller has one
         rows = self.graph.rows_of(instance)
-        mine = rows[np.isin(self.graph.calls.rank[rows], ranks)]
+        theirs = np.isin(self.graph.calls.rank[rows], claim.ranks)
+        mine = rows[~theirs if claim.kind in (Kind.MISSING_CALL, Kind.MISMATCH) else theirs]
         row = int((mine if len(mine) else rows)[0])
         rank, column = int(self.graph.calls.rank[row]), int(self.graph.calls.column[row])
         found = self.where(int(self.frontier.ranks[rank]), int(self.graph.calls.call[row]))
@@ -195,3 +221,14 @@ class Reporter:
             return f"{collect}: stacks tell the members apart; record with completions next time."
         they = ("it" if len(nodes) == 1 else "them") if nodes else who
         return f"{collect}; then drain {they} and requeue from the last checkpoint."
+
+
+def _shared(one: Where, other: Where) -> Where:
+    """What two places have in common; of both the first one's call."""
+    return replace(
+        one,
+        stage=one.stage if one.stage == other.stage else None,
+        iteration=one.iteration if one.iteration == other.iteration else None,
+        micro_batch=one.micro_batch if one.micro_batch == other.micro_batch else None,
+        phase=one.phase if one.phase is other.phase else None,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.hang_tied import Meetings
 from megatrace.analysis.mismatch import blame
 from megatrace.model.events import NO_COMM, Op
-from megatrace.model.finding import Evidence, Kind, Link
+from megatrace.model.finding import Evidence, Kind, Link, Where
 
 SPELT = 4
 """Ranks of which each one's missing call is named."""
@@ -24,10 +24,30 @@ SPELT = 4
 
 class Stopped:
     """Makes the claims of one scene. ``past`` None where there is no history; ``dead`` global ranks known
-    dead."""
+    dead; ``where`` as ``find_hangs`` takes it."""
 
-    def __init__(self, scene: Scene, past: History | None, dead: Mapping[int, int | None]) -> None:
-        self.scene, self.past, self.dead = scene, past, dead
+    def __init__(
+        self,
+        scene: Scene,
+        past: History | None,
+        dead: Mapping[int, int | None],
+        where: Callable[[int, int], Where],
+    ) -> None:
+        self.scene, self.past, self.dead, self.where = scene, past, dead, where
+
+    def _lacking(self, rank: int) -> NextCall | None:
+        """The first call that a rank (index) lacks: of peers that run its program; else, of what others wait
+        for and the message that its iterations always went on with, the latter, since that comes first."""
+        call = missing_call(self.scene.graph, rank, self.scene.layout)
+        if call is None or call.role_peer:
+            return call
+        number = int(self.scene.frontier.calls[rank])
+        usual = self.where(int(self.scene.frontier.ranks[rank]), number)
+        if usual.peer is None or usual.op not in (Op.SEND.name, Op.RECV.name):
+            return call
+        if (usual.op, usual.peer) == (call.op.name, call.peer):
+            return call
+        return NextCall(Op[usual.op], NO_COMM, -1, usual.peer, (rank, number), role_peer=False)
 
     def node(self, roots: list[Root], later: list[Root]) -> Claim | None:
         """All ranks of one node stopped short at once: the node died."""
@@ -141,12 +161,12 @@ class Stopped:
         """Nothing open on the rank while others wait for it."""
         ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
         rank = ranks[0]
-        call = missing_call(self.scene.graph, rank, self.scene.layout)
+        call = self._lacking(rank)
         hosts = "its host" if len(ranks) == 1 else "their hosts"
         evidence = [Evidence(f"{self._idle(ranks)}: {hosts} stopped calling")]
         evidence += self._peers(rank, call)
         text, kind, others = self._stopped_text(ranks, call)
-        calls = [missing_call(self.scene.graph, one, self.scene.layout) for one in ranks[:SPELT]]
+        calls = [self._lacking(one) for one in ranks[:SPELT]]
         if len({None if one is None else (one.comm, one.seq, one.peer) for one in calls}) > 1:
             text = f"{self.scene.name(ranks)} stopped calling: " + "; ".join(
                 f"rank {self.scene.frontier.ranks[one]} never posted {self.scene.words.call(made)}"
@@ -193,6 +213,8 @@ class Stopped:
         if call is None:
             return []
         peer = self.scene.words.rank(call.seen_at[0])
+        if call.seen_at[0] == rank:
+            return [Evidence(f"in every iteration before, {peer} made that call after the ones it made last")]
         if call.role_peer:
             return [Evidence(f"{peer}, which runs the same program, made that call and waits in a later one")]
         return [Evidence(f"{peer} made its side of that call and waits")]
@@ -210,7 +232,7 @@ class Stopped:
         )
         if len(ranks) > 1:
             return self._inseparable(ranks, (seen, Evidence(only, len(ranks), "ranks")))
-        call = missing_call(self.scene.graph, ranks[0], self.scene.layout)
+        call = self._lacking(ranks[0])
         text, kind, others = self._stopped_text(ranks, call)
         evidence = [Evidence(f"{seen.text}; {only}"), *self._peers(ranks[0], call)]
         evidence.append(Evidence(f"its last call was {self.scene.words.last_call(ranks[0])}"))

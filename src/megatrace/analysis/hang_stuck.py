@@ -95,6 +95,8 @@ class Stuck:
                 ),
             )
             others = (Kind.DEAD_RANK, Kind.HANG_HOST)
+            if call is not None and not call.went_on and call.comm != self.scene.comm(instance):
+                call = None  # what waits for it elsewhere came later
             return Claim(
                 Kind.MISSING_CALL, ranks, text, 0.9, others, call=call, instance=instance, evidence=evidence
             )

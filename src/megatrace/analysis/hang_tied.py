@@ -78,6 +78,31 @@ def not_tied(graph: WaitsFor, met: Meetings, roots: Sequence[Root]) -> list[Root
     ]
 
 
+def with_those_tied(
+    graph: WaitsFor, met: Meetings, first: Sequence[Root], later: Sequence[Root]
+) -> list[Root]:
+    """The roots that stopped first, and those that met with them since their last message.
+
+    Hosts run ahead of their devices, so which of them came to stand first does not tell on which device the
+    reason is.
+    """
+    if graph.frontier.has_end or not first or not all(_level(graph, met, root) for root in first):
+        return list(first)
+    common = set.intersection(*(met.of(root.ranks) for root in first))
+    mine = {rank for root in first for rank in root.ranks}
+    tied = [
+        root
+        for root in later
+        if _level(graph, met, root) and common & met.of(root.ranks) and not mine & set(root.ranks)
+    ]
+    return [*first, *tied]
+
+
+def _level(graph: WaitsFor, met: Meetings, root: Root) -> bool:
+    """Whether several ranks made the same calls and none of them is known to have gone on."""
+    return root.kind is RootKind.BEHIND and len(root.ranks) > 1 and not overtaken(graph, met, root)
+
+
 def unconnected(sets: list[set[int]]) -> int:
     """How many of the sets are left when those that share a member are joined: groups that met in a
     communicator since their last message stand for one reason."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace.analysis.flat_places import FlatPlace, flat_places
 from megatrace.analysis.infer_layout import Resolved
 from megatrace.analysis.phases import PhaseTable, main_strings
 from megatrace.analysis.roles import Role
@@ -36,6 +37,7 @@ class Locator:
         self.resolved, self.phases = resolved, phases
         self._mains = main_strings(phases.slices, phases.schedule.pp) if phases is not None else []
         self._tasks: dict[int, NDArray[np.int64]] = {}
+        self._flat: dict[int, tuple[FlatPlace, ...]] = {}
         it = resolved.iterations
         self._anchor_rows = it.row if it is not None else np.empty(0, np.int64)
 
@@ -74,7 +76,19 @@ class Locator:
         string = self._mains[stage] if stage is not None and stage < len(self._mains) else None
         if string is None or not self._is_prefix(string, start, row):
             return Where(stage=stage, iteration=number)
-        return self._position(stage, number, string, row - start)
+        found = self._position(stage, number, string, row - start)
+        return replace(found, peer=self._usual_peer(rank, string, row - start))
+
+    def _usual_peer(self, rank: int, string: int, position: int) -> int | None:
+        """With whom the rank exchanged the message at this position in the last iteration that was whole."""
+        events = self.resolved.trace.events
+        if self.phases is None or events.peer is None or rank >= len(self.phases.string_of):
+            return None
+        same = np.flatnonzero(self.phases.string_of[rank] == string)
+        if not len(same) or not 0 <= position < len(self.phases.slices.strings[string].op):
+            return None
+        peer = int(events.peer[int(self.phases.start_row[rank, same[-1]]) + position])
+        return None if peer == NO_PEER else peer
 
     def _is_prefix(self, string: int, start: int, stop: int) -> bool:
         if self.phases is None or string not in self.phases.maps:
@@ -107,12 +121,15 @@ class Locator:
         calls, task_map = self.phases.slices.strings[string], self.phases.maps.get(string)
         if task_map is None or not 0 <= position < len(calls.op):
             return Where(stage=stage, iteration=number)
+        op = Op(int(calls.op[position])).name
+        if calls.flat:
+            if string not in self._flat:
+                self._flat[string] = flat_places(calls)
+            flat = self._flat[string][position]
+            return Where(stage=stage, iteration=number, micro_batch=flat.micro_batch, phase=flat.phase, op=op)
         if string not in self._tasks:
             self._tasks[string] = position_tasks(calls, task_map)
         task = int(self._tasks[string][position])
-        op = Op(int(calls.op[position])).name
-        if len(task_map.tasks) == 1:  # an iteration as a whole: its calls tell no phases apart
-            return Where(stage=stage, iteration=number, op=op)
         if task < 0:
             first_task = int(np.flatnonzero(self._tasks[string] >= 0)[0])
             phase = Phase.OTHER if position < first_task else Phase.SYNC

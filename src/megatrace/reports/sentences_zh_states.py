@@ -6,6 +6,8 @@ A table for ``sentences_zh``, which says how it is read.
 from __future__ import annotations
 
 STATES: tuple[tuple[str, str], ...] = (
+    # ---- a rank whose own past names its next call
+    ("in every iteration before, {who} made that call after the ones it made last", "在之前的每个迭代中，{who} 在这次最后做出的调用之后都会接着发起该调用"),
     # ---- flight-recorder dumps
     ("calls alone do not tell a fault of the device from a host that stands: look at both", "仅凭调用无法区分设备故障与主机停住：两者都要检查"),
     ("such dumps are written when a call has not completed within its timeout ({t} here)", "这类 dump 在调用超时（此处为 {t}）仍未完成时写出"),

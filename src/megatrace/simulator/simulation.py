@@ -37,7 +37,7 @@ from megatrace.simulator.recording import Recorder, Rewrite, Skip
 from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.sharded import sharded
 from megatrace.simulator.state import StageState
-from megatrace.simulator.stops import Hit, Strike, crossed_calls, row_at, strike_of, struck, swapped_calls
+from megatrace.simulator.stops import Hit, Strike, crossed_calls, stands_at, strike_of, struck, swapped_calls
 from megatrace.simulator.truth import Truth, compared, describe
 
 ProgramKey: TypeAlias = tuple[int, IterationKind]
@@ -237,9 +237,10 @@ class _Strikes:
         return now
 
     def _number(self, strike: Strike, program: Program) -> int | None:
-        row = row_at(program, strike)
-        if row is None or row.channel in program.alone:
+        found = stands_at(program, strike)
+        if found is None or found[0].channel in program.alone:
             return None
+        row = found[0]
         return row.seq + self.used.get((program.stage, row.channel), 0)
 
     def _rewrite(self, fault: Fault, strike: Strike, program: Program, iteration: int) -> None:

@@ -28,7 +28,7 @@ from megatrace.simulator.faults import (
     StuckInside,
     StuckKernelBefore,
 )
-from megatrace.simulator.program import Call, Channel, Compute, Exchange, Label, Program, Row
+from megatrace.simulator.program import Call, Channel, Compute, Exchange, Label, Lane, Program, Row
 
 
 class Stop(Enum):
@@ -208,6 +208,23 @@ def row_at(program: Program, strike: Strike) -> Row | None:
     """The recorded call that a strike concerns: the instruction's own, or the next one."""
     start = program.first_row[strike.instruction] + strike.message
     return program.rows[start] if start < len(program.rows) else None
+
+
+def stands_at(program: Program, strike: Strike) -> tuple[Row, Label] | None:
+    """The first call that a strike keeps from being made, or from ending, and the task that it belongs to.
+
+    A block may have no call after the place where a rank stopped; and what its device gathers ahead does not
+    wait for its kernels.
+    """
+    for row in program.rows[program.first_row[strike.instruction] + strike.message :]:
+        item = program.instructions[row.instruction]
+        if strike.stop is Stop.KERNEL and isinstance(item, Call) and item.lane is Lane.GATHER:
+            continue
+        if isinstance(item, Exchange):
+            at = strike.message if row.instruction == strike.instruction else 0
+            return row, item.messages[at].task
+        return row, item.label
+    return None
 
 
 def struck(fault: Fault, iteration: int) -> bool:

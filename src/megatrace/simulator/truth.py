@@ -21,7 +21,7 @@ from megatrace.model.schedule import Phase
 from megatrace.simulator.cluster import F8, Cluster
 from megatrace.simulator.faults import STANDSTILLS, Fault, LateDeaths
 from megatrace.simulator.scenario import Scenario
-from megatrace.simulator.stops import Hit, row_at
+from megatrace.simulator.stops import Hit, stands_at
 
 SCHEMA = "megatrace.truth/1"
 POSITIVE_SHARE = 0.95
@@ -251,11 +251,15 @@ def _located(
         if time is not None and np.isfinite(time):
             truth = replace(truth, start_s=time / 1e9)
         return truth
-    row = row_at(hit.program, hit.strike)
     time = struck_at.get(hit.strike.rank)
     truth = replace(truth, start_s=None if time is None or not np.isfinite(time) else time / 1e9)
-    if row is None:
+    found = stands_at(hit.program, hit.strike)
+    if found is None:
         return truth
+    row, label = found
+    # What can be told of a stop is the call that it keeps from coming, so that is where it is.
+    inside = label.phase in (Phase.FORWARD, Phase.BACKWARD)
+    truth = replace(truth, phase=label.phase, micro_batch=label.micro_batch if inside else None)
     peer = None
     if row.peer_stage is not None:
         _, flat = cluster.locate(hit.strike.rank)
