@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from megatrace.model.schedule import Phase
 from megatrace.simulator import Answer, Scenario, simulate
-from megatrace.simulator.faults import CheckpointStall, SlowLink, SlowNic
+from megatrace.simulator.faults import CheckpointStall, SlowLink, SlowNic, StuckHost, StuckKernelBefore
 from megatrace.simulator.truth import compared
 
 
@@ -75,3 +76,16 @@ def test_the_start_of_a_job_is_no_iteration_of_a_fault() -> None:
     assert (starting.positive, starting.affected) == (False, ())
     later = compared(fault, np.array([9.0, 1.0, 2.0, 2.0]), usual, sporadic=False)
     assert (later.positive, later.affected, later.slowdown) == (True, (2, 3), 2.0)
+
+
+def test_a_stop_is_at_the_call_that_it_keeps_from_coming() -> None:
+    job = {"micro_batches": 4, "iterations": 2, "layers_per_stage": 2}
+    # One tensor rank a stage: the last stage makes no call between its forward and the Send of its backward.
+    host = StuckHost(rank=1, iteration=1, micro_batch=2, phase=Phase.FORWARD)
+    truth = simulate(Scenario.model_validate({**job, "pp": 2, "faults": [host]})).truth.faults[0]
+    assert (truth.phase, truth.micro_batch, truth.op) == (Phase.BACKWARD, 2, "SEND")
+    # Parameters are gathered ahead of the kernels, so a stuck one is first missed where gradients are due.
+    kernel = StuckKernelBefore(rank=1, iteration=1, micro_batch=2, phase=Phase.FORWARD)
+    sharded = {**job, "pattern": "fsdp", "dp": 2, "faults": [kernel]}
+    truth = simulate(Scenario.model_validate(sharded)).truth.faults[0]
+    assert (truth.phase, truth.micro_batch, truth.op) == (Phase.BACKWARD, 2, "REDUCE_SCATTER")
