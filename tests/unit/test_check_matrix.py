@@ -76,6 +76,14 @@ def test_one_lost_gpu_is_one_finding_and_what_follows_are_notes() -> None:
     assert any("Xid 79" in item.text for item in root.evidence)
 
 
+def test_beside_a_lost_gpu_the_others_are_still_looked_at() -> None:
+    tried = try_fault(faults.FAULTS["gpu_lost"], "h100-ib")
+    unknown = {item.check for item in tried.after.of(Outcome.UNKNOWN)}
+    assert not [name for name in unknown if name.startswith("GPU")]
+    (temperature,) = [item for item in tried.after.results if item.check == "GPU-13"]
+    assert temperature.outcome is Outcome.OK
+
+
 def test_a_link_names_both_ends() -> None:
     tried = try_fault(faults.FAULTS["port_down"], "h100-roce")
     assert tried.mine[0].culprits.links[0].src.device == f"{tried.device}/1"

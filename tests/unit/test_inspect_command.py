@@ -21,6 +21,8 @@ from megatrace.model.check import Outcome
 from megatrace.model.check_json import decoded, encoded
 from megatrace.model.system import Ran, Unreadable, Why
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def _sick() -> Recording:
     made = machine("h100-ib")
@@ -151,6 +153,21 @@ def test_a_made_machine_can_be_practised_on_and_written_as_a_bundle(
     assert "link_recovery" in capsys.readouterr().out
     for wrong in ("x100", "cpu-ib:gpu_lost", "h100-ib:nothing"):
         assert main(["inspect", "--specimen", wrong]) == 2
+
+
+def test_the_how_to_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "how-to" / "inspect-a-machine.md").read_text("utf-8")
+    shown = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert main(["inspect", "--specimen", "h100-ib:gpu_lost"]) == 10
+    said = capsys.readouterr().out.splitlines()
+
+    def findings(lines: list[str]) -> list[str]:
+        begin = next(index for index, line in enumerate(lines) if "P0 FAIL" in line)
+        end = next(index for index, line in enumerate(lines) if line.startswith("  skipped"))
+        return lines[begin:end]
+
+    assert findings(said) == findings(shown)
+    assert said[0].rpartition("·")[0] == shown[0].rpartition("·")[0]
 
 
 # ---- recordings

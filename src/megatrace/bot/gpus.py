@@ -7,7 +7,7 @@ value that is "N/A" is absent, which is no fault: cards differ in what they have
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from megatrace.analysis.evidence_gpu import address
 from megatrace.bot.gpu_models import Model, model_of
@@ -99,17 +99,36 @@ def _gpus(look: Look) -> tuple[Gpu, ...]:
             raise Skipped("no NVIDIA GPU in this machine")
         if ran.why is Why.NOT_RECORDED:
             raise Skipped(ran.problem)
-        raise Unknown(ran.problem)
+        found = _beside_lost(look) if ran.why is None else ()
+        if not found:
+            raise Unknown(ran.problem)
+        return found
+    found = _read(ran)
+    if not found and not on_bus(look):
+        raise Skipped("no NVIDIA GPU in this machine")
+    return found
+
+
+def _read(ran: Ran) -> tuple[Gpu, ...]:
     try:
         trees = query_trees(ran.output)
     except (ValueError, RecursionError) as error:
         raise Unknown(f"nvidia-smi -q printed something damaged ({error})") from None
-    if not trees and not on_bus(look):
-        raise Skipped("no NVIDIA GPU in this machine")
     found = []
     for index, (bus, tree) in enumerate(trees):
         fact = state_of(bus, tree, index)
         found.append(Gpu(index, place_of(bus) or bus, fact, tree, model_of(fact.word("product"))))
+    return tuple(found)
+
+
+def _beside_lost(look: Look) -> tuple[Gpu, ...]:
+    """The GPUs that still answer where nvidia-smi gives up because of one that is lost: each asked alone."""
+    lost = {place_of(fact.device) for fact in refusals(look) if fact.name == "lost"} - {""}
+    found: list[Gpu] = []
+    for index, place in enumerate(on_bus(look) if lost else ()):
+        if place not in lost:
+            ran = look.run(*QUERY, "-i", place, timeout_s=QUERY_S)
+            found += [replace(gpu, index=index) for gpu in _read(ran)] if ran.ok else []
     return tuple(found)
 
 

@@ -88,13 +88,21 @@ def _rest(page: Page, inspection: Inspection, verbose: bool) -> None:
             continue
         label = f"{outcome.value.lower()} {len(found)}"
         if verbose or outcome is Outcome.UNKNOWN:
-            page.row(label, [f"{result.check}: {plain(result.reason)}" for result in found], bullets=True)
+            page.row(label, _by_reason(found), bullets=True)
         else:
             page.row(label, [_reasons(found)])
     if verbose:
         said = [f"{item.check}: {plain(item.reason) or 'well'}" for item in inspection.of(Outcome.OK)]
         page.row("ok", said, bullets=True)
     page.row("note", [plain(note) for note in inspection.notes])
+
+
+def _by_reason(found: Sequence[CheckResult]) -> list[str]:
+    """Every check, those of one reason in one line: a driver that does not answer is the reason of thirty."""
+    names: dict[str, list[str]] = {}
+    for result in found:
+        names.setdefault(plain(result.reason), []).append(result.check)
+    return [f"{', '.join(checks)}: {reason}" for reason, checks in names.items()]
 
 
 def _reasons(found: Sequence[CheckResult]) -> str:

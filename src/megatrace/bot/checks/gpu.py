@@ -52,7 +52,8 @@ def count(look: Look) -> Iterator[Problem]:
     bus = on_bus(look)
     wanted = look.expected("gpu.count")
     answering = {gpu.place for gpu in seen}
-    silent = [place for place in bus if place not in answering]
+    lost = {place_of(fact.device) for fact in refusals(look) if fact.name == "lost"}
+    silent = [place for place in bus if place not in answering | lost]
     look.said = f"{len(seen)} GPUs"
     for place in silent:
         yield look.fail(
@@ -123,7 +124,7 @@ def lost(look: Look) -> Iterator[Problem]:
             if place
             else "a GPU is lost: nvidia-smi cannot reach it",
             device=place or None,
-            evidence=evidence,
+            evidence=list(dict.fromkeys(evidence)),
             remedy="drain, power-cycle cold; reseat it; replace it if it falls off again",
         )
 

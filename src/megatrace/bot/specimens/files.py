@@ -129,6 +129,9 @@ def _gpus(machine: Machine, to: Recording) -> None:
     ]
     trees = [tree for _, tree in seen]
     to.answer(("nvidia-smi", "-q", "-x"), gpu_query.as_xml(kind.driver, trees))
+    for index, tree in seen:
+        alone = ("nvidia-smi", "-q", "-x", "-i", machine.gpu_places[index])
+        to.answer(alone, gpu_query.as_xml(kind.driver, [tree]))
     to.answer(("nvidia-smi",), gpu_query.table(trees))
     to.answer(
         ("nvidia-smi", "-L"),
