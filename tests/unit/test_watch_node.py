@@ -105,6 +105,10 @@ class Scheduled:
         self._ends = os.pipe()
         os.write(self._ends[1], b"x")
 
+    @property
+    def ended(self) -> bool:
+        return False
+
     def fileno(self) -> int:
         return self._ends[0]
 

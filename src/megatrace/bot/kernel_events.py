@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 from contextlib import suppress
-from typing import Protocol
+from pathlib import Path
+from typing import IO, Protocol
 
 from megatrace.bot.kernel_log import KMSG
+from megatrace.bot.nvml_events import LIBRARY
+from megatrace.clock import Clock
 from megatrace.readers.log_kernel import kernel
 from megatrace.readers.log_nvidia import nvidia
 from megatrace.readers.log_oom import OomKiller
@@ -36,6 +41,11 @@ class Source(Protocol):
         """For select."""
         ...
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        ...
+
     def take(self) -> tuple[str, ...]:
         """The checks that the news concern; none where they concern nobody."""
         ...
@@ -56,6 +66,11 @@ class KernelLines:
     def fileno(self) -> int:
         """For select."""
         return self._descriptor
+
+    @property
+    def ended(self) -> bool:
+        """Never."""
+        return False
 
     def take(self) -> tuple[str, ...]:
         """Reads to the present end."""
@@ -90,6 +105,11 @@ class LinkChanges:
         """For select."""
         return self._socket.fileno()
 
+    @property
+    def ended(self) -> bool:
+        """Never."""
+        return False
+
     def take(self) -> tuple[str, ...]:
         """Empties the socket."""
         found = False
@@ -102,6 +122,62 @@ class LinkChanges:
     def close(self) -> None:
         """Closes the socket."""
         self._socket.close()
+
+
+def library_is_there() -> bool:
+    """Whether NVIDIA's driver, or its library, is here; it is loaded only in a process of its own."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    loaded = Path("/proc/driver/nvidia/version").exists()
+    return loaded or any(Path(folder, LIBRARY).exists() for folder in folders if folder)
+
+
+class GpuEvents:
+    """Xids as NVIDIA's library tells them, from a process of its own (``nvml_events``), kept in a file for
+    the check.
+
+    For machines on which the kernel log may not be read; where it may, it says the same and more.
+    """
+
+    def __init__(self, journal: Path, clock: Clock) -> None:
+        self._journal, self._clock, self._rest = journal, clock, b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "megatrace.bot.nvml_events"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        journal.unlink(missing_ok=True)
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._pipe.fileno()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._process.poll() is not None
+
+    @property
+    def _pipe(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def take(self) -> tuple[str, ...]:
+        """Writes every Xid with its time into the file."""
+        block = os.read(self._pipe.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        xids = [line.decode("ascii", "replace") for line in lines if line.startswith(b"xid ")]
+        with self._journal.open("a", encoding="utf-8") as file:
+            file.writelines(f"{self._clock.now()} {line}\n" for line in xids)
+        return LOG_CHECKS if xids else ()
+
+    def close(self) -> None:
+        """Ends the process; one that stands in the kernel is left alone."""
+        self._process.kill()
+        self._pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
 
 
 def sources(host: str = "/") -> tuple[list[Source], list[str]]:

@@ -110,6 +110,35 @@ def _at_wall(fact: LogFact, booted: int) -> LogFact:
     return replace(fact, time=booted + fact.time, clock="wall", node=None)
 
 
+def gpu_events(look: Look) -> list[LogFact] | None:
+    """Xids that NVIDIA's library told while somebody watched (``kernel_events.GpuEvents``): their numbers, no
+    words.
+
+    None where nobody watches. The file's path is ``nvml.events`` of the template.
+    """
+    path = str(look.expected("nvml.events") or "")
+    text = look.text(path) if path else None
+    if text is None:
+        return None
+    look.shared["kernel log source"] = "NVIDIA's library (the kernel log may not be read)"
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        time, word, code, place = (*line.split(" "), "", "", "", "")[:4]
+        if word == "xid" and time.isdecimal() and code.isdecimal():
+            found.append(
+                LogFact(
+                    FactKind.XID,
+                    line,
+                    int(time),
+                    device=place or None,
+                    code=int(code),
+                    source=path,
+                    line=number,
+                )
+            )
+    return found
+
+
 def of(facts: Sequence[LogFact], kind: FactKind, *names: str) -> list[LogFact]:
     """Those of a kind, and of one of the names where any is given."""
     return [fact for fact in facts if fact.kind is kind and (not names or fact.name in names)]

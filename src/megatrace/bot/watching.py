@@ -82,7 +82,8 @@ class Watch:
         if not self.sources:
             self.clock.sleep(seconds)
             return set()
-        ready = select.select(list(self.sources), [], [], seconds)[0]
+        live = [source for source in self.sources if not source.ended]
+        ready = select.select(live, [], [], seconds)[0]
         return {name for source in ready for name in source.take()}
 
     def _look(self, infos: Iterable[CheckInfo]) -> None:

@@ -15,7 +15,7 @@ from megatrace.bot.catalogue import CheckInfo
 from megatrace.bot.check_runner import Switches, WorkerRunner
 from megatrace.bot.counters import Counters, load
 from megatrace.bot.inspecting import PACKAGE, about, state_file
-from megatrace.bot.kernel_events import sources
+from megatrace.bot.kernel_events import GpuEvents, library_is_there, sources
 from megatrace.bot.live_system import LiveSystem
 from megatrace.bot.watch_changes import Change, What
 from megatrace.bot.watching import Watch
@@ -24,6 +24,8 @@ from megatrace.model.check_json import finding_values
 from megatrace.model.finding import Severity
 from megatrace.reports.wording import plain
 from megatrace.units import format_duration
+
+EVENTS_FILE = "nvml-events"
 
 
 def watch_here(
@@ -40,8 +42,13 @@ def watch_here(
     counters = Counters() if place is None else load(place)
     events, missing = sources(host)
     system = LiveSystem(host)
+    template: dict[str, object] = {}
+    if place is not None and host == "/" and library_is_there():
+        journal = place.with_name(EVENTS_FILE)
+        events.append(GpuEvents(journal, SystemClock()))
+        template["nvml.events"] = str(journal)
     tell = _tell_json if as_json else _tell
-    runner = WorkerRunner(PACKAGE, host, counters, switches=switches)
+    runner = WorkerRunner(PACKAGE, host, counters, template, switches)
     watch = Watch(wanted, runner, system, SystemClock(), tell, events, place)
     if not as_json:
         print(f"watching {system.name} · {about(system)} · {len(wanted)} checks", file=sys.stderr)

@@ -12,7 +12,7 @@ from megatrace.analysis.evidence_switches import judge_driver
 from megatrace.bot.checks import check
 from megatrace.bot.fabric import fabric_facts
 from megatrace.bot.gpus import gpus, on_bus
-from megatrace.bot.kernel_log import kernel_facts, of, problems
+from megatrace.bot.kernel_log import gpu_events, kernel_facts, of, problems
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
 from megatrace.model.check import Step
 from megatrace.model.series import FactKind
@@ -54,7 +54,13 @@ def xid(look: Look) -> Iterator[Problem]:
 
     Source: the kernel log first, because DCGM keeps only the last Xid and never forgets it. Threshold: none,
     each code has its own severity, because one event of its kind is enough. Remedy: as the finding says."""
-    facts = kernel_facts(look)
+    try:
+        facts = kernel_facts(look)
+    except (Skipped, Unknown):
+        events = gpu_events(look)
+        if events is None:
+            raise
+        facts = events
     found = of(facts, FactKind.XID)
     if not found and not on_bus(look):
         raise Skipped("no NVIDIA GPU in this machine")
