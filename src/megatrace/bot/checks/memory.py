@@ -150,3 +150,47 @@ def out_of_memory(look: Look) -> Iterator[Problem]:
 def _softened(claim: Claim) -> Claim:
     limited = "cgroup's memory limit" in claim.finding.summary
     return replace(claim, finding=replace(claim.finding, severity=Severity.P3)) if limited else claim
+
+
+@check(
+    "MEM-04",
+    summary="swap is in use, or memory is in pieces",
+    subject="memory",
+    severity="P3",
+    step="A1",
+    kind="configuration",
+    period_s=300,
+    observe=True,
+)
+def fragments(look: Look) -> Iterator[Problem]:
+    """Swap that is used, and whether large pages can still be had.
+
+    A rank whose pages are swapped out stands for seconds; registration of memory for RDMA is slow in small
+    pieces. Source: `/proc/meminfo`, `/proc/buddyinfo`. Threshold: more than 1 GiB in swap; no free piece of 4
+    MiB on a NUMA node with more than a tenth of its pages free. Remedy: `swapoff -a`; `echo 1 >
+    /proc/sys/vm/compact_memory` between jobs."""
+    text = look.text("/proc/meminfo") or ""
+    sizes = {
+        name: int(value) * _KIB
+        for name, value in re.findall(r"^(\w+):\s+(\d{1,15}) kB", text, re.MULTILINE | re.ASCII)
+    }
+    used = sizes.get("SwapTotal", 0) - sizes.get("SwapFree", 0)
+    look.said = f"{format_size(max(used, 0))} in swap"
+    if used > 1 << 30:
+        yield look.warn(
+            f"{format_size(used)} are in swap", Severity.P3, key="swap", remedy="swapoff -a between jobs"
+        )
+    for line in (look.text("/proc/buddyinfo") or "").splitlines():
+        parts = line.split()
+        # Node 0, zone Normal, then the free pieces of 4 KiB, 8 KiB, … 4 MiB
+        counts = [int(part) for part in parts[4:] if part.isdecimal() and part.isascii()]
+        if len(counts) < 11 or parts[3] != "Normal":
+            continue
+        free = sum(count << order for order, count in enumerate(counts)) * 4 * _KIB
+        if counts[10] == 0 and free > 0.1 * sizes.get("MemTotal", 0):
+            yield look.warn(
+                f"NUMA node {parts[1].rstrip(',')} has {format_size(free)} free and no piece of 4 MiB",
+                Severity.P3,
+                key=parts[1],
+                remedy="echo 1 > /proc/sys/vm/compact_memory between jobs",
+            )

@@ -12,6 +12,7 @@ from megatrace.bot.look import Look, Problem, Skipped
 from megatrace.bot.ports import ports, usual
 from megatrace.model.finding import Severity
 from megatrace.model.series import FactKind
+from megatrace.model.system import Why
 
 ERROR_RATE = 1e-6
 """Errors per packet: TCP loses throughput from about one in a million on."""
@@ -45,9 +46,9 @@ def complaints(look: Look) -> Iterator[Problem]:
     """What the card's driver reports in the kernel log.
 
     Source: lines of mlx5_core (health, firmware, ACCESS_REG, module events, temperature), transmit queues
-    that timed out. Threshold: any within a day; warnings of slot power, usual at start, are notes. Remedy:
+    that timed out. Threshold: any within a day. Remedy:
     reset the firmware of the card, check optic and airflow, replace it."""
-    names = ("nic_health", "nic_hot", "nic_cable", "nic_power", "tx_timeout")
+    names = ("nic_health", "nic_hot", "nic_cable", "tx_timeout")
     look.said = "nothing in the kernel log"
     yield from problems(look, judge_host(of(kernel_facts(look), FactKind.LINK, *names)))
 
@@ -166,3 +167,69 @@ def interface_errors(look: Look) -> Iterator[Problem]:
                     key=kind,
                 )
     look.said = f"{looked} interfaces"
+
+
+@check(
+    "IB-11",
+    summary="a RoCE port without an address for RoCE v2",
+    subject="network",
+    severity="P1",
+    step="A1",
+    kind="configuration",
+    period_s=300,
+    observe=True,
+)
+def roce_addresses(look: Look) -> Iterator[Problem]:
+    """The table of addresses (GIDs) of every RoCE port that is up.
+
+    NCCL picks an entry of type RoCE v2 that stands for an IP address; where there is none, it falls back to
+    RoCE v1, which no router forwards, or fails. Source: `ports/*/gid_attrs/types`. Threshold: no entry of
+    type RoCE v2 on a port whose peers have one. Remedy: give the interface its address; restart the network
+    service."""
+    found: dict[str, bool] = {}
+    for port in ports(look):
+        folder = f"/sys/class/infiniband/{port.device}/ports/{port.number}/gid_attrs/types"
+        types = (
+            [look.text(path) for path in look.system.glob(f"{folder}/*")] if port.ethernet and port.up else []
+        )
+        if types:
+            found[port.name] = any("v2" in (text or "") for text in types)
+    if not found:
+        raise Skipped("no RoCE port whose addresses can be read")
+    look.said = f"{sum(found.values())} of {len(found)} ports have one"
+    for name, there in found.items():
+        if not there and any(found.values()):
+            yield look.fail(
+                f"{name} has no address for RoCE v2",
+                device=name,
+                remedy="give the interface its IP address; look at its configuration",
+            )
+
+
+@check(
+    "ETH-04",
+    summary="names cannot be resolved",
+    subject="ethernet",
+    severity="P1",
+    step="A0",
+    kind="resource",
+    period_s=60,
+    timeout_s=15,
+    observe=True,
+)
+def names(look: Look) -> Iterator[Problem]:
+    """Whether the machine can resolve a name: its own, or the template's `eth.resolve`.
+
+    Rendezvous of a job begins with a name. Source: `getent hosts`. Threshold: no answer within 5 s, or none
+    at all. Remedy: check /etc/resolv.conf and the name servers."""
+    name = str(look.expected("eth.resolve") or look.system.name)
+    ran = look.run("getent", "hosts", name, timeout_s=5)
+    if ran.why is Why.HUNG or (ran.why is None and ran.code == 2):
+        yield look.fail(
+            f"{name} cannot be resolved",
+            evidence=[ran.problem],
+            remedy="check /etc/resolv.conf and the name servers",
+        )
+    elif not ran.ok:
+        raise Skipped(ran.problem)
+    look.said = f"{name} is known"

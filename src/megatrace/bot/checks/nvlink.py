@@ -276,3 +276,28 @@ def fabric_manager(look: Look) -> Iterator[Problem]:
         )
     if state != "failed":
         yield from (problem for problem in judged if problem.finding.severity <= Severity.P2)
+
+
+@check(
+    "NVL-08",
+    summary="the memory domain of a rack (IMEX) is not up",
+    subject="NVLink",
+    severity="P0",
+    step="A1",
+    kind="software",
+    period_s=60,
+    timeout_s=20,
+    observe=True,
+)
+def memory_domain(look: Look) -> Iterator[Problem]:
+    """The service that lets GPUs of several nodes of an NVLink rack (NVL72) share memory.
+
+    Without it NCCL uses the network between them. Source: `nvidia-imex-ctl -q`. Threshold: anything but READY
+    on a machine that has the program. Remedy: restart nvidia-imex on all nodes of the rack."""
+    said = look.output("nvidia-imex-ctl", "-q").strip()
+    look.said = said.splitlines()[-1] if said else "no answer"
+    if "READY" not in said.upper():
+        yield look.fail(
+            f"the memory domain of the rack is not up: {look.said[:100]}",
+            remedy="systemctl restart nvidia-imex on all nodes of the rack; nvidia-imex-ctl -N names who is missing",
+        )

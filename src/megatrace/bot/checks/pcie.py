@@ -294,3 +294,58 @@ def translation(look: Look) -> Iterator[Problem]:
             evidence=[f"kernel command line: {(look.text('/proc/cmdline') or '')[:160]}"],
             remedy="boot with iommu=pt; switch ACS off on the PCIe switches between GPUs and network cards",
         )
+
+
+@check(
+    "PCI-06",
+    summary="network cards that ask for small pieces of memory",
+    subject="PCIe",
+    severity="P3",
+    step="A1",
+    kind="configuration",
+    period_s=3600,
+    timeout_s=20,
+    observe=True,
+)
+def read_requests(look: Look) -> Iterator[Problem]:
+    """The largest read request (MaxReadReq) of every network card of the compute network.
+
+    A card that asks for 512 bytes at a time reaches half of its rate when it sends. Source: `lspci -vv -s`
+    (needs root). Threshold: below 4096, which vendors set on cards from 100 Gb/s on. Remedy: `setpci`, on a
+    node without a job."""
+    looked = 0
+    for item in _devices(look):
+        if item.kind != "network card" or not look.system.glob(f"{ROOT}/{item.place}/infiniband/*"):
+            continue
+        found = re.search(r"MaxReadReq (\d+) bytes", look.output("lspci", "-vv", "-s", item.place))
+        if found is None:
+            continue
+        looked += 1
+        if int(found[1]) < 4096:
+            yield look.warn(
+                f"network card {item.place} asks for {found[1]} bytes at a time (MaxReadReq), 4096 are usual",
+                Severity.P3,
+                device=item.place,
+                remedy=f"setpci -s {item.place} CAP_EXP+8.w, bits 14-12 to 5, while the node is empty",
+            )
+    if not looked:
+        raise Skipped("no network card tells how much it asks for (lspci -vv needs root)")
+    look.said = f"{looked} cards"
+
+
+@check(
+    "PCI-08",
+    summary="a card that warns of its slot's power",
+    subject="PCIe",
+    severity="P2",
+    step="A0",
+    period_s=300,
+)
+def slot_power(look: Look) -> Iterator[Problem]:
+    """Warnings of network cards that their slot gives too little power.
+
+    Many cards print it once at start-up, where it is a note. Source: `mlx5_pcie_event` lines of the kernel
+    log. Threshold: any is a note. Remedy: check the slot's power budget if the link of that card is unstable.
+    """
+    look.said = "none within a day"
+    yield from problems(look, judge_host(of(kernel_facts(look), FactKind.LINK, "nic_power")))

@@ -346,3 +346,28 @@ def sxid_always_fatal(machine: Machine, draw: Random) -> str:
         f"nvidia-nvswitch{number}: SXid (PCI:{place}): 24007, Fatal, Link 12 sourcetrack TCEN0 crubmstore DBE",
     )
     return place
+
+
+@fault(
+    "idle_beside_busy", "GPU-25", "a GPU that idles while its job computes", "P1", looks=(60.0, 300.0, 400.0)
+)
+def idle_beside_busy(machine: Machine, draw: Random) -> str:
+    index, place = gpu(machine, draw)
+    machine.gpus[index]["utilization/gpu_util"] = "0 %"
+    return place
+
+
+@fault("capped_alone", "GPU-16", "one GPU that its power limit holds down", "P3")
+def capped_alone(machine: Machine, draw: Random) -> str:
+    index, place = gpu(machine, draw)
+    machine.gpus[index]["clocks_event_reasons_counters/clocks_event_reasons_counters_sw_power_cap"] = (
+        "55000000 us"
+    )
+    return place
+
+
+@fault("imex_down", "NVL-08", "the memory domain of a rack that is not up", "P0", SXM, job=False)
+def imex_down(machine: Machine, draw: Random) -> str:
+    argv = ("nvidia-imex-ctl", "-q")
+    machine.commands[argv] = Ran(argv, 0, "UNAVAILABLE\n")
+    return ""

@@ -7,7 +7,7 @@ from random import Random
 
 from megatrace.bot.specimens.faults import ALL, GPUS, fault
 from megatrace.bot.specimens.machine import Machine, Running
-from megatrace.model.system import Space
+from megatrace.model.system import Ran, Space
 
 
 @fault("cpus_offline", "CPU-01", "processors that are offline", "P1", ALL)
@@ -286,3 +286,19 @@ def stuck_rank(machine: Machine, draw: Random) -> str:
         Running(46_001, "python3", "D", "0::/system.slice/slurmstepd.scope/job_8812/step_0")
     )
     return "46001"
+
+
+@fault("unresolved", "ETH-04", "a machine that cannot resolve names", "P1", ALL)
+def unresolved(machine: Machine, draw: Random) -> str:
+    argv = ("getent", "hosts", machine.name)
+    machine.commands[argv] = Ran(argv, 2)
+    return ""
+
+
+@fault("swapped", "MEM-04", "memory that was swapped out", "P3", ALL)
+def swapped(machine: Machine, draw: Random) -> str:
+    total = round(machine.kind.ram_gib * (1 << 20) * 0.985)
+    machine.overrides["/proc/meminfo"] = (
+        f"MemTotal: {total} kB\nSwapTotal: 33554432 kB\nSwapFree: 16777216 kB\n"
+    )
+    return ""

@@ -221,3 +221,12 @@ def gpu_missing(machine: Machine, draw: Random) -> str:
     _, place = gpu(machine, draw)
     machine.gone.add(place)
     return f"10de:{machine.kind.pci_id.removeprefix('0x')}"
+
+
+@fault("no_roce_v2", "IB-11", "a RoCE port without an address for version 2", "P1", ROCE)
+def no_roce_v2(machine: Machine, draw: Random) -> str:
+    port = _port(machine, draw)
+    for other in machine.ports:
+        kind = "IB/RoCE v1" if other is port else "RoCE v2"
+        machine.overrides[f"/sys/class/infiniband/{other.device}/ports/1/gid_attrs/types/3"] = f"{kind}\n"
+    return port.device
