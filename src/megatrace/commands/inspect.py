@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from megatrace import __version__
 from megatrace.bot.catalogue import CheckInfo, select
@@ -28,29 +24,42 @@ from megatrace.bot.recording import read_recording, write_recording
 from megatrace.bot.templates import load as load_template
 from megatrace.clock import SystemClock
 from megatrace.commands import around, command, output
+from megatrace.commands.fleet import Over, look_at
+from megatrace.commands.inspect_options import (
+    ActiveOption,
+    Around,
+    Checks,
+    ControllerOption,
+    DisableOption,
+    Format,
+    FormatOption,
+    GateOption,
+    HostOption,
+    InventoryOption,
+    LedgerOption,
+    NameOption,
+    NodesOption,
+    ObserveOption,
+    OverOption,
+    ProgramOption,
+    Recorded,
+    RecordOption,
+    ScopeOption,
+    SecondsOption,
+    SoloPythonOption,
+    SpecimenOption,
+    StateOption,
+    SuspectOption,
+    TemplateOption,
+    UnmaskedOption,
+    VerboseOption,
+    WatchOption,
+)
 from megatrace.commands.specimens import inspect_specimen, listing
 from megatrace.commands.watching import watch_here
 from megatrace.errors import UnknownName, UsageError
 from megatrace.model.check import Cost, Inspection
 from megatrace.reports import ReportOptions, inspection
-
-
-class Format(str, Enum):
-    """What is printed."""
-
-    text = "text"
-    json = "json"
-    nagios = "nagios"
-    npd = "npd"
-
-
-class Around(str, Enum):
-    """What is looked at."""
-
-    node = "node"
-    bmc = "BMC"
-    switch = "switch"
-    scheduler = "scheduler"
 
 
 @command(
@@ -65,78 +74,32 @@ class Around(str, Enum):
     order=12,
 )
 def inspect(
-    check: Annotated[
-        list[str] | None,
-        typer.Option("--check", help="Only these checks, by id or its beginning; repeat it."),
-    ] = None,
-    format_name: Annotated[
-        Format, typer.Option("--format", help="text, json, nagios or npd (node-problem-detector).")
-    ] = Format.text,
-    system: Annotated[
-        Path | None, typer.Option("--system", help="Judge a recorded machine: a folder or an archive.")
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option("--record", help="Also write what was looked at: a folder, .tar or .tar.gz."),
-    ] = None,
-    disable: Annotated[
-        list[str] | None, typer.Option("--disable", help="Do not run this check; repeat it.")
-    ] = None,
-    observe: Annotated[
-        list[str] | None,
-        typer.Option("--observe", help="Run it, but let it change no exit code; repeat it."),
-    ] = None,
-    state: Annotated[
-        Path | None, typer.Option(help="Where growth of counters is remembered between inspections.")
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(help="Where faults are recorded by part (megatrace history); of a recording: nowhere."),
-    ] = None,
-    suspect: Annotated[
-        str | None,
-        typer.Option(
-            help="Try one GPU alone (number, PCI address, UUID or serial number): a job of a minute on a GPU "
-            "that nobody uses."
-        ),
-    ] = None,
-    solo_python: Annotated[
-        str, typer.Option("--solo-python", help="With --suspect: a Python that has PyTorch.")
-    ] = "python3",
-    host: Annotated[
-        str, typer.Option(help="Where the machine's root is mounted, when this runs in a container.")
-    ] = "/",
-    specimen: Annotated[
-        str | None,
-        typer.Option(help="A made machine to practise on, as h100-ib or h100-ib:gpu_lost; list names them."),
-    ] = None,
-    active: Annotated[
-        bool, typer.Option("--active", help="Also tests that load an idle machine (DCGM, NCCL, perftest).")
-    ] = False,
-    template_name: Annotated[
-        str | None,
-        typer.Option("--template", help="What the machine should look like (megatrace template)."),
-    ] = None,
-    gate: Annotated[
-        bool,
-        typer.Option("--gate", help="May a job start here? 10 only for a definite fault and with a token."),
-    ] = False,
-    controller: Annotated[
-        str | None, typer.Option(help="With --gate: http://HOST:PORT that hands out the tokens.")
-    ] = None,
-    scope: Annotated[
-        Around,
-        typer.Option(help="Ask a BMC, a switch or a scheduler from here; the template says where."),
-    ] = Around.node,
-    name: Annotated[str | None, typer.Option(help="With --scope: what is looked at, by name.")] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Go on looking, and tell what changes, until Ctrl-C.")
-    ] = False,
-    seconds: Annotated[float | None, typer.Option("--for", help="With --watch: end after so many s.")] = None,
-    unmasked: Annotated[
-        bool, typer.Option("--unmasked", help="Keep names and addresses in the recording.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="All evidence, and every check.")] = False,
+    check: Checks = None,
+    format_name: FormatOption = Format.text,
+    system: Recorded = None,
+    record: RecordOption = None,
+    disable: DisableOption = None,
+    observe: ObserveOption = None,
+    state: StateOption = None,
+    ledger: LedgerOption = None,
+    suspect: SuspectOption = None,
+    solo_python: SoloPythonOption = "python3",
+    host: HostOption = "/",
+    specimen: SpecimenOption = None,
+    active: ActiveOption = False,
+    template_name: TemplateOption = None,
+    gate: GateOption = False,
+    controller: ControllerOption = None,
+    scope: ScopeOption = Around.node,
+    name: NameOption = None,
+    nodes: NodesOption = None,
+    over: OverOption = Over.ssh,
+    program: ProgramOption = "megatrace",
+    inventory: InventoryOption = None,
+    watch: WatchOption = False,
+    seconds: SecondsOption = None,
+    unmasked: UnmaskedOption = False,
+    verbose: VerboseOption = False,
 ) -> int:
     """Runs the passive health checks of this machine.
 
@@ -150,6 +113,9 @@ def inspect(
     template = load_template(template_name) if template_name is not None else {}
     template |= {} if suspect is None else {"suspect.gpu": suspect, "suspect.python": solo_python}
     switches = Switches(_known(disable), _known(observe))
+    if nodes is not None:
+        as_json = format_name is Format.json
+        return look_at(nodes, over, program, check or [], inventory, as_json, verbose)
     if gate:
         return around.gate(template, switches, host, state, ledger, controller)
     if scope is not Around.node:
