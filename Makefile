@@ -12,10 +12,10 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 PYTEST_ARGS ?=
 # Every benchmark of speed is a module of its own; the rest of the folder judges accuracy or is shared.
-SPEED := $(filter-out __init__ measure accuracy cases ingest_data optable_data,$(basename $(notdir $(wildcard benchmarks/*.py))))
+SPEED := $(filter-out __init__ measure accuracy cases coverage coverage_faults ingest_data optable_data,$(basename $(notdir $(wildcard benchmarks/*.py))))
 NATIVE := $(wildcard native/*.h native/*.c native/*.cc native/*.cpp native/CMakeLists.txt)
 
-.PHONY: help venv demo test lint format docs bench-speed bench-accuracy bench-rivals bench-cases fuzz clean
+.PHONY: help venv demo test lint format docs bench-speed bench-accuracy bench-rivals bench-cases bench-coverage fuzz clean
 
 help: ## say what there is
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench-rivals: $(STAMP) ## compare with published methods, write benchmarks/resul
 
 bench-cases: $(STAMP) ## print our verdict on each real case beside the right answer
 	@$(BIN)/python -m benchmarks.cases
+
+bench-coverage: $(STAMP) ## put published incidents on made machines, count what is found
+	@$(BIN)/python -m benchmarks.coverage
 
 # Random examples, many more than in `make test`; a failure prints how to repeat it. A test may take an hour here.
 fuzz: $(STAMP) ## feed damaged input to every reader, for minutes

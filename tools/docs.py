@@ -27,7 +27,7 @@ from megatrace.registry import Registry
 from megatrace.reports.schema import schema
 from megatrace.simulator import reference as scenarios
 from tools.check_pages import checks_page
-from tools.measured import accuracy_page, rivals_page, speed_page
+from tools.measured import accuracy_page, coverage_page, rivals_page, speed_page
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -118,6 +118,7 @@ def pages() -> dict[str, str]:
         made.setdefault(f"{registry.kind}s.md", catalogue_page(registry))
     made["scenario.md"] = f"{HEAD}\n{scenarios.reference_page()}"
     made["accuracy.md"] = f"{HEAD}\n{accuracy_page(RESULTS)}"
+    made["coverage.md"] = f"{HEAD}\n{coverage_page(RESULTS)}"
     made["rivals.md"] = f"{HEAD}\n{rivals_page(RESULTS)}"
     made["speed.md"] = f"{HEAD}\n{speed_page(RESULTS)}"
     made["modules.md"] = modules_page()
