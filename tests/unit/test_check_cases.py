@@ -64,6 +64,7 @@ FILES: dict[str, Put] = {
     "nvidia-smi.txt": _prints("nvidia-smi"),
     "ibstatus.txt": _prints("ibstatus"),
     "perfquery.txt": _prints("perfquery", "-x"),
+    "metrics.prom": _prints("curl", "-s", "--max-time", "10", "http://127.0.0.1:9400/metrics"),
     "nvme8.json": _disk("nvme8"),
     "nvme9.json": _disk("nvme9"),
 }
@@ -103,6 +104,8 @@ EXPECTED: dict[str, tuple[tuple[str, str, str], ...]] = {
     "E12": (),
     "E15": (),
     "E17": (("P1", "DSK-01", "nvme9: available spare 0"),),
+    "F01": (),
+    "F03": (),
     "E18": (("P1", "GPU-08", "gpu0 (0000:10:1c.0)"), ("P3", "GPU-05", "Xid 63")),
 }
 """By case: severity, check and words of every finding, in order."""

@@ -371,3 +371,23 @@ def imex_down(machine: Machine, draw: Random) -> str:
     argv = ("nvidia-imex-ctl", "-q")
     machine.commands[argv] = Ran(argv, 0, "UNAVAILABLE\n")
     return ""
+
+
+@fault("exporter_blind", "MON-01", "an exporter that has lost a GPU", "P2")
+def exporter_blind(machine: Machine, draw: Random) -> str:
+    index, place = gpu(machine, draw)
+    lines = [
+        f'DCGM_FI_DEV_GPU_TEMP{{gpu="{number}", UUID="{tree["uuid"]}", device="nvidia{number}"}} 41'
+        for number, tree in enumerate(machine.gpus)
+        if number != index
+    ]
+    argv = ("curl", "-s", "--max-time", "10", "http://127.0.0.1:9400/metrics")
+    machine.commands[argv] = Ran(argv, 0, "\n".join([*lines, ""]))
+    return place
+
+
+@fault("exporter_hangs", "MON-01", "an exporter that does not answer", "P2")
+def exporter_hangs(machine: Machine, draw: Random) -> str:
+    argv = ("curl", "-s", "--max-time", "10", "http://127.0.0.1:9400/metrics")
+    machine.commands[argv] = Ran(argv, 28)
+    return ""
