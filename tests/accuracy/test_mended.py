@@ -13,6 +13,18 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "stuck_kernel_before:tp2-pp2-cp2-dp2:80304",
         "text-hash",
     ),
+    "hosts run ahead, so of two groups that met the one that stopped first is not the one": (
+        "stuck_kernel_before:tp2-pp2-dp4-ep2:90306",
+        "text-hash",
+    ),
+    "a host of a dead node made one more call, two milliseconds after the others": (
+        "dead_node:tp2-pp1-dp8:104482",
+        "ring",
+    ),
+    "a device and a collective of others on its node stopped at once": (
+        "dead_node:tp4-pp2-dp2:104498",
+        "ring",
+    ),
     "of two that differ, the one that calls as other replicas do under that number is right": (
         "skipped_collective:tp2-pp2-cp2-dp2:98390",
         "ring",
@@ -20,6 +32,10 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
     "groups that met since they heard from elsewhere stand for one reason, whoever stopped first": (
         "stuck_kernel_before:tp2-pp2-dp4-ep2:90306",
         "text-hash",
+    ),
+    "two tensor groups that came to their waits a millisecond apart stopped in no known order": (
+        "late_deaths:tp8-pp4-dp1:104523",
+        "text",
     ),
     "in a circle over a pair, other pairs tell which of the two left its path": (
         "skipped_collective:gpipe:95394",
@@ -80,6 +96,7 @@ LOCATED: dict[str, tuple[str, str]] = {
     "as for a send at the end of the forwards": ("missing_send:gpipe:90372", "ring"),
     "a call that was left out stands where the others made it": ("skipped_collective:ddp8:90398", "text"),
     "not where somebody waits for what came later": ("skipped_collective:gpipe:90394", "ring"),
+    "groups of two stages share no phase": ("late_deaths:tp8-pp4-dp1:104523", "text"),
     "a node died where its ranks would have called next": ("dead_node:tp2-pp1-dp8:90482", "text"),
 }
 

@@ -139,7 +139,7 @@ def _find(
         first, later = _first(roots, aftermath(graph, met, roots, place_of, past))
     else:
         first, later = _together(roots)
-    first = with_those_tied(graph, met, first, later)
+    first = with_those_tied(graph, met, first, later, past)
     later = [root for root in later if root not in first]
     first = not_tied(graph, met, first)
     stands = stall.standing is Standing.STANDS

@@ -30,6 +30,8 @@ SLACK = 1.5
 TOLERANCE = 1_000_000
 """ns: one call of a host."""
 
+LOOSE = 5_000_000
+"""ns: more than two that nothing held up do not stop as close to each other as that by themselves."""
 _CUT = (RootKind.HOST, RootKind.BEHIND, RootKind.DEATH, RootKind.DEVICE, RootKind.CALL, RootKind.GROUP)
 
 
@@ -52,7 +54,10 @@ def dead_node(
         across = [root for root in first if not set(root.ranks) <= set(here)]
         if any(root.kind is not RootKind.CALL and not _message(graph, root) for root in across):
             continue  # only a message in flight reaches beyond the node that died
-        if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, met, here, roots, past) > 1:
+        if len(here) < 2 or not _cut_at_once(graph, here, past, LOOSE):
+            continue
+        unheld = _unheld(graph, met, here, roots, past)
+        if unheld > 1 and (unheld > 2 or _cut_at_once(graph, here, past)):
             return node, here
     return None
 
@@ -145,12 +150,12 @@ def _message(graph: WaitsFor, root: Root) -> bool:
     return len(root.ranks) == 2 and bool(((last == Op.SEND) | (last == Op.RECV)).all())
 
 
-def _cut_at_once(graph: WaitsFor, here: tuple[int, ...], past: History) -> bool:
+def _cut_at_once(graph: WaitsFor, here: tuple[int, ...], past: History, tolerance: int = TOLERANCE) -> bool:
     """Whether no rank made its last call after another one should have made its next."""
     frontier = graph.frontier
     last = frontier.last_call[list(here)]
     for index, time in zip(here, last, strict=True):
-        if time + SLACK * _pause(graph, index, past) + TOLERANCE < last.max():
+        if time + SLACK * _pause(graph, index, past) + tolerance < last.max():
             return False
     return True
 
@@ -174,6 +179,8 @@ def _unheld(
     apart, standing, alone = 0, [], set[int]()
     for root in roots:
         mine = (set(root.ranks) & inside) - unknown
+        # A collective of a group on this node that does not move is one more thing that stopped there.
+        apart += frontier.has_end and root.kind is RootKind.CALL and 2 < len(root.ranks) == len(mine)
         if not mine or mine & cut or root.kind in (RootKind.CALL, RootKind.GROUP) or _message(graph, root):
             continue
         here_met = met.of(mine)

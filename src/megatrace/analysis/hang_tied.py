@@ -7,7 +7,7 @@ of their members is short of a call.
 A message to another stage is where a host waits to hear from elsewhere; one between context peers of a stage
 is part of a block like any collective, and ties its two ends as one does.
 
-Does not look at times.
+Does not look at times, but for how long such ranks used to wait where they stand.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace.analysis.hang_pace import History
 from megatrace.analysis.hang_roots import Root, RootKind
 from megatrace.analysis.waits_for import WaitsFor
 from megatrace.model.events import NO_COMM, Op
@@ -79,23 +80,41 @@ def not_tied(graph: WaitsFor, met: Meetings, roots: Sequence[Root]) -> list[Root
 
 
 def with_those_tied(
-    graph: WaitsFor, met: Meetings, first: Sequence[Root], later: Sequence[Root]
+    graph: WaitsFor, met: Meetings, first: Sequence[Root], later: Sequence[Root], past: History | None
 ) -> list[Root]:
-    """The roots that stopped first, and those that met with them since their last message.
+    """The roots that stopped first, and those that met with them since their last message, or made their last
+    call before the first ones were to make another.
 
-    Hosts run ahead of their devices, so which of them came to stand first does not tell on which device the
-    reason is.
+    Hosts run ahead of their devices and wait there, so which of them came to stand first does not tell on
+    which device the reason is.
     """
     if graph.frontier.has_end or not first or not all(_level(graph, met, root) for root in first):
         return list(first)
     common = set.intersection(*(met.of(root.ranks) for root in first))
     mine = {rank for root in first for rank in root.ranks}
+    due = min(_due(graph, root, past) for root in first)
     tied = [
         root
         for root in later
-        if _level(graph, met, root) and common & met.of(root.ranks) and not mine & set(root.ranks)
+        if _level(graph, met, root)
+        and (common & met.of(root.ranks) or (root.stopped <= due and not _at_message(graph, root)))
+        and not mine & set(root.ranks)
     ]
     return [*first, *tied]
+
+
+def _due(graph: WaitsFor, root: Root, past: History | None) -> int:
+    """ns: until when ranks at a collective used to wait there; their last call where that is not known."""
+    if past is None or _at_message(graph, root):
+        return root.stopped
+    paces = [past.pace(int(graph.frontier.ranks[rank])) for rank in root.ranks]
+    return root.stopped + min((pace.gap for pace in paces if pace is not None), default=0)
+
+
+def _at_message(graph: WaitsFor, root: Root) -> bool:
+    """Whether a rank's last call was a Send or a Recv."""
+    last = graph.frontier.tail_op[list(root.ranks), -1]
+    return bool(((last == Op.SEND) | (last == Op.RECV)).any())
 
 
 def _level(graph: WaitsFor, met: Meetings, root: Root) -> bool:
