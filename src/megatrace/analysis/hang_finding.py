@@ -120,7 +120,9 @@ class Reporter:
         elif claim.instance is not None:
             found = self._where_instance(claim)
         elif claim.kind is Kind.HANG_GROUP:
-            found = self._where_open(claim.ranks[0])
+            found, *others = (self._where_open(rank) for rank in self._of_each_stage(claim.ranks))
+            for other in others:
+                found = _shared(found, other)
         elif claim.ranks:  # their hosts made no further call: where the one stands that always came next
             found = self._next(claim.ranks[0])
             for rank in claim.ranks[1:] if claim.nodes else ():
@@ -160,6 +162,11 @@ class Reporter:
         name = self.words.communicator(comm) if comm >= 0 else None
         seq = int(self.graph.instances.seq[instance]) if comm >= 0 else None
         return replace(found, op=op.name, communicator=name, seq=seq)
+
+    def _of_each_stage(self, ranks: tuple[int, ...]) -> list[int]:
+        """The first rank (index) of each stage: the others of a stage run the same program."""
+        first = {self._stage((rank,)): rank for rank in reversed(ranks)}
+        return sorted(first.values())
 
     def _stage(self, ranks: tuple[int, ...]) -> int | None:
         """The stage that all culprits share."""

@@ -37,7 +37,17 @@ from megatrace.simulator.recording import Recorder, Rewrite, Skip
 from megatrace.simulator.scenario import Scenario
 from megatrace.simulator.sharded import sharded
 from megatrace.simulator.state import StageState
-from megatrace.simulator.stops import Hit, Strike, crossed_calls, stands_at, strike_of, struck, swapped_calls
+from megatrace.simulator.stops import (
+    Hit,
+    Stop,
+    Strike,
+    call_of,
+    crossed_calls,
+    stands_at,
+    strike_of,
+    struck,
+    swapped_calls,
+)
 from megatrace.simulator.truth import Truth, compared, describe
 
 ProgramKey: TypeAlias = tuple[int, IterationKind]
@@ -221,6 +231,8 @@ class _Strikes:
         """The strikes of one iteration."""
         now: list[Strike] = []
         for number, fault in enumerate(self.scenario.faults):
+            if isinstance(fault, DeadNode) and fault.iteration == iteration:
+                self._aim(number, fault, programs)
             rank = getattr(fault, "rank", None)
             if rank is None or not struck(fault, iteration):
                 continue
@@ -235,6 +247,13 @@ class _Strikes:
                 key = (program.stage, channel)
                 self.used[key] = self.used.get(key, 0) + calls
         return now
+
+    def _aim(self, number: int, fault: DeadNode, programs: list[Program]) -> None:
+        """Where a node dies, whose ranks end at a time and not at an instruction: where its first one is."""
+        rank = fault.node * self.scenario.ranks_per_node
+        program = programs[self.cluster.locate(rank)[0]]
+        strike = Strike(Stop.DEATH, rank, call_of(fault, program, messages=True))
+        self.hits[number] = Hit(strike, program, self._number(strike, program))
 
     def _number(self, strike: Strike, program: Program) -> int | None:
         found = stands_at(program, strike)

@@ -244,15 +244,14 @@ def _located(
     stages = {cluster.locate(rank)[0] for rank in truth.ranks}
     if truth.stage is None and len(stages) == 1:
         truth = replace(truth, stage=stages.pop())
+    struck = hit.strike.rank if hit is not None else truth.links[0][0] if truth.links else None
+    time = None if struck is None else struck_at.get(struck)
+    if truth.kind is Kind.DEAD_RANK and truth.nodes and deaths is not None:
+        time = float(deaths[truth.ranks[0]])
+    if time is not None and np.isfinite(time):
+        truth = replace(truth, start_s=time / 1e9)
     if hit is None:
-        time = struck_at.get(truth.links[0][0]) if truth.links else None
-        if truth.kind is Kind.DEAD_RANK and deaths is not None and truth.ranks:
-            time = float(deaths[truth.ranks[0]])
-        if time is not None and np.isfinite(time):
-            truth = replace(truth, start_s=time / 1e9)
         return truth
-    time = struck_at.get(hit.strike.rank)
-    truth = replace(truth, start_s=None if time is None or not np.isfinite(time) else time / 1e9)
     found = stands_at(hit.program, hit.strike)
     if found is None:
         return truth
