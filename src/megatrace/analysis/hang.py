@@ -20,7 +20,7 @@ from megatrace.analysis.hang_ahead import with_those_ahead
 from megatrace.analysis.hang_claim import Scene
 from megatrace.analysis.hang_dump import judge_dump
 from megatrace.analysis.hang_finding import Reporter
-from megatrace.analysis.hang_node import aftermath, with_level_nodes
+from megatrace.analysis.hang_node import aftermath
 from megatrace.analysis.hang_pace import History, Pace
 from megatrace.analysis.hang_roots import Root, RootKind, find_roots
 from megatrace.analysis.hang_stall import Stall, Standing, judge, silence_needed
