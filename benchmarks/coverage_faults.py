@@ -245,8 +245,9 @@ def sram_threshold(machine: Machine, row: Mapping[str, Any]) -> str:
 
 @fault
 def nic_gone(machine: Machine, row: Mapping[str, Any]) -> str:
-    machine.gone.add(f"0000:{_port(machine, row).bus}:00.0")
-    return str(row["nic"])
+    place = f"0000:{_port(machine, row).bus}:00.0"
+    machine.gone.add(place)
+    return f"{row['nic']} or {place}"
 
 
 @fault

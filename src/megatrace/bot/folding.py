@@ -86,7 +86,11 @@ def _root(check: str, finding: Finding, causes: dict[tuple[str, str], Finding]) 
 def _related(fold: Fold, cause: Finding, finding: Finding) -> bool:
     mine, theirs = _devices(finding), _devices(cause)
     if fold.anywhere:
-        return not fold.begin or any(name.startswith(fold.begin) for name in mine)
+        if not fold.begin or any(name.startswith(fold.begin) for name in mine):
+            return True
+        # Of that sort by its key, at an address: then it may not be another one's.
+        places = [name for name in theirs if name.count(":") == 2]
+        return f":{fold.begin}" in finding.fingerprint and (not places or bool(set(mine) & set(places)))
     return bool(mine) and bool(set(mine) & set(theirs))
 
 

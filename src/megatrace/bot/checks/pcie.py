@@ -240,7 +240,8 @@ def inventory(look: Look) -> Iterator[Problem]:
     """The devices of interest on the bus, against the template and the last look.
 
     Source: `/sys/bus/pci/devices`; template key `pci.devices` ({"10de:2330": 8}). Threshold: any less than
-    the template; without one, any less than at the last look. Remedy: cold power cycle; reseat or replace.
+    the template; without one, any less than at the last look. Where an earlier look knew them, the addresses
+    of those that are gone are named. Remedy: cold power cycle; reseat or replace.
     """
     devices = _devices(look)
     counts = Counter(item.identity for item in devices)
@@ -254,16 +255,44 @@ def inventory(look: Look) -> Iterator[Problem]:
             # The most that was ever seen: a device that is gone stays missing until somebody says otherwise.
             look.before(f"pci.{key}", max(float(count), goals.get(key, 0.0)))
     look.said = ", ".join(f"{count}×{kinds[key]}" for key, count in counts.items()) or "none"
-    for identity, goal in goals.items():
-        have = counts.get(identity, 0)
-        if have < goal:
-            there = [item.place for item in devices if item.identity == identity]
-            yield look.fail(
-                f"{goal - have:.0f} of {goal:.0f} PCIe devices {identity} ({kinds.get(identity, 'none left')}) are missing",
-                device=identity,
-                evidence=[f"there are {', '.join(there)}" if there else "none is there"],
-                remedy="drain, power-cycle cold; reseat or replace the device that does not come back",
-            )
+    places: dict[str, list[str]] = {key: [] for key in (*counts, *goals)}
+    for item in devices:
+        places[item.identity].append(item.place)
+    for identity, there in places.items():
+        gone = _gone(look, identity, there)
+        goal = goals.get(identity, 0.0)
+        if len(there) < goal:
+            yield from _missing(look, identity, kinds.get(identity, "none left"), goal, there, gone)
+
+
+def _gone(look: Look, identity: str, there: list[str]) -> list[str]:
+    """Addresses at which a device of that sort was at an earlier look, and is no more."""
+    begin = f"pci at {identity} "
+    known = {key.removeprefix(begin) for key in look.counters.levels(begin)}
+    for place in there:
+        look.before(f"{begin}{place}", 1.0)
+    return sorted(known - set(there))
+
+
+def _missing(
+    look: Look, identity: str, kind: str, goal: float, there: list[str], gone: list[str]
+) -> Iterator[Problem]:
+    """One problem for each device whose place is known, else one for all."""
+    short = goal - len(there)
+    evidence = [f"there are {', '.join(there)}" if there else "none is there"]
+    remedy = "drain, power-cycle cold; reseat or replace the device that does not come back"
+    if len(gone) == short:
+        for place in gone:
+            said = f"{kind} {identity} is gone from {place}: {len(there)} of {goal:.0f} are left"
+            yield look.fail(said, device=place, key=identity, evidence=evidence, remedy=remedy)
+        return
+    more = [f"earlier there was one at {', '.join(gone)}"] if gone else []
+    yield look.fail(
+        f"{short:.0f} of {goal:.0f} PCIe devices {identity} ({kind}) are missing",
+        device=identity,
+        evidence=[*evidence, *more],
+        remedy=remedy,
+    )
 
 
 @check(

@@ -212,15 +212,16 @@ def aer_logged(machine: Machine, draw: Random) -> str:
 
 @fault("card_missing", "PCI-04", "a network card that is not on the bus", "P1", MANY)
 def card_missing(machine: Machine, draw: Random) -> str:
-    machine.gone.add(f"0000:{_port(machine, draw).bus}:00.0")
-    return f"15b3:{machine.kind.nic_id.removeprefix('0x')}"
+    place = f"0000:{_port(machine, draw).bus}:00.0"
+    machine.gone.add(place)
+    return place
 
 
 @fault("gpu_missing", "PCI-04", "a GPU that is not on the bus", "P1", job=False)
 def gpu_missing(machine: Machine, draw: Random) -> str:
     _, place = gpu(machine, draw)
     machine.gone.add(place)
-    return f"10de:{machine.kind.pci_id.removeprefix('0x')}"
+    return place
 
 
 @fault("no_roce_v2", "IB-11", "a RoCE port without an address for version 2", "P1", ROCE)
