@@ -24,6 +24,7 @@ from megatrace.collect.jobconfig import reference_page
 from megatrace.commands.main import build, examples_of, group_help, ordered
 from megatrace.errors import EXIT_CODES
 from megatrace.registry import Registry
+from megatrace.reports.inspection_schema import schema as inspection_schema
 from megatrace.reports.schema import schema
 from megatrace.simulator import reference as scenarios
 from tools.check_pages import checks_page
@@ -123,6 +124,7 @@ def pages() -> dict[str, str]:
     made["speed.md"] = f"{HEAD}\n{speed_page(RESULTS)}"
     made["modules.md"] = modules_page()
     made["job-yaml.md"] = f"{HEAD}\n{reference_page()}"
+    made["inspection.schema.json"] = json.dumps(inspection_schema(), indent=2, ensure_ascii=False) + "\n"
     made["diagnosis.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     return made
 

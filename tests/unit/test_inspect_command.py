@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from megatrace.bot.inspecting import inspect_recording
 from megatrace.bot.recorded_system import RecordedSystem, Recorder, Recording
@@ -20,6 +21,7 @@ from megatrace.errors import TraceError, UsageError
 from megatrace.model.check import Outcome
 from megatrace.model.check_json import decoded, encoded
 from megatrace.model.system import Ran, Unreadable, Why
+from megatrace.reports.inspection_schema import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +80,16 @@ def test_programs_get_every_result_and_read_the_same_back(
     assert lost.outcome is Outcome.FAIL
     assert (lost.findings[0].culprits.devices[0].device or "").startswith("0000:")
     assert sum(said["counts"].values()) == len(results)
+
+
+@pytest.mark.parametrize(
+    "specimen", ["h100-ib", "h100-roce:port_down", "a100-ib:xid_second_lost", "cpu-ib:mount_hangs"]
+)
+def test_the_json_keeps_its_published_schema(specimen: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["inspect", "--specimen", specimen, "--format", "json"])
+    Draft202012Validator(schema()).validate(json.loads(capsys.readouterr().out))
+    published = json.loads((ROOT / "docs" / "reference" / "inspection.schema.json").read_text("utf-8"))
+    assert published == schema()
 
 
 def test_nagios_gets_one_line_and_its_own_codes(
