@@ -25,6 +25,10 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "dead_node:tp4-pp2-dp2:104498",
         "ring",
     ),
+    "a rank that stands at a message to a dead node was only waiting for it": (
+        "dead_node:tp1-pp4-dp4:105497",
+        "text",
+    ),
     "of two that differ, the one that calls as other replicas do under that number is right": (
         "skipped_collective:tp2-pp2-cp2-dp2:98390",
         "ring",

@@ -81,6 +81,7 @@ def aftermath(
         if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, met, here, roots, past) > 1:
             dead[node] = here
     others = [root for root in roots if not any(node_of[rank] in dead for rank in root.ranks)]
+    others = [root for root in others if not _explained(graph, root, dead)]
     if not dead:
         dead, others = _level_nodes(graph, roots, place_of, past)
     if not dead or not others:
@@ -142,6 +143,17 @@ def _pause(graph: WaitsFor, rank: int, past: History) -> int:
     """ns until the next call of a rank (index), at most, as it used to be."""
     pace = past.pace(int(graph.frontier.ranks[rank]))
     return int(graph.frontier.longest_gap[rank]) if pace is None else pace.gap
+
+
+def _explained(graph: WaitsFor, root: Root, dead: dict[str, tuple[int, ...]]) -> bool:
+    """Without completions: whether a rank stands at a message whose other end is on a node that died."""
+    frontier = graph.frontier
+    if frontier.has_end or root.kind is not RootKind.BEHIND or len(root.ranks) != 1:
+        return False
+    rank = root.ranks[0]
+    peer = int(frontier.tail_peer[rank, -1])
+    away = {int(frontier.ranks[other]) for here in dead.values() for other in here}
+    return Op(int(frontier.tail_op[rank, -1])).is_p2p and peer in away
 
 
 def _message(graph: WaitsFor, root: Root) -> bool:
