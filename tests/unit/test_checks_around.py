@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from megatrace.bot.catalogue import select
+from megatrace.bot.counters import Counters
 from megatrace.bot.inspecting import catalogue, inspect_recording
 from megatrace.bot.recorded_system import Recording
 from megatrace.model.check import CheckResult, Cost, Outcome, Scope
@@ -53,10 +54,21 @@ class TestSlurm:
             "node1|down$|2026-12-01T01:00:00|root|window",  # within a reservation for maintenance
             "node1|idle~|Unknown|Unknown|none",  # powered down to save power
             "node1|mixed|Unknown|Unknown|none",
+            "node1|idle*|Unknown|Unknown|none",  # resumed a moment ago, not yet asked
         ],
     )
     def test_planned_or_owned_states_are_silent(self, line: str) -> None:
         assert self.sinfo(line).outcome is Outcome.OK
+
+    def test_a_node_that_stays_mute_is_told(self) -> None:
+        counters = Counters()
+        for seconds in (0, 60, 130):
+            recording = machine()
+            recording.time += seconds * 1_000_000_000
+            recording.answer(SINFO, "node7|idle*|Unknown|Unknown|none\n")
+            wanted = select(catalogue(), scopes=(Scope.SCHEDULER,), names=("SLM-01",))
+            found = inspect_recording(recording, wanted, counters=counters).results[0]
+            assert bool(found.findings) == (seconds > 120)
 
     def test_a_forgotten_drain_names_who_set_it(self) -> None:
         found = self.sinfo("node7|drained|2026-11-20T00:00:00|anna|memory | test")

@@ -23,6 +23,9 @@ OURS = re.compile(r"^MT#")
 PLANNED = ("reboot", "maint", "planned", "powering", "powered", "power_down", "resv", "blocked")
 FORGOTTEN_H = 24.0
 """Hours after which a drain that nobody claims is taken for forgotten: a working day has passed."""
+MUTE_S = 120.0
+"""A node that was just resumed carries the mark until it is asked again; SlurmdTimeout is 300 s by
+default."""
 COMPLETING_S = 600.0
 """Slurm's UnkillableStepTimeout is 60 s by default; ten times that is a process that does not die."""
 
@@ -79,11 +82,12 @@ def _moment(text: str) -> int | None:
 def node_state(look: Look) -> Iterator[Problem]:
     """The state of every node.
 
-    Source: `sinfo -N`. Threshold: down, not responding, invalid registration (INVAL: fewer GPUs or less
-    memory than configured), failing; drained for more than 24 hours by nobody who says so (a reason that
-    begins with MT# has an owner). Planned work is no finding: reboot, maintenance, power saving, reservation.
-    Remedy: a node that does not respond is first asked through its board and a second path, never
-    power-cycled for this alone; a forgotten drain is asked of the person who set it."""
+    Source: `sinfo -N`. Threshold: down, not responding (any other state for two minutes), invalid
+    registration (INVAL: fewer GPUs or less memory than configured), failing; drained for more than 24 hours
+    by nobody who says so (a reason that begins with MT# has an owner). Planned work is no finding: reboot,
+    maintenance, power saving, reservation. Remedy: a node that does not respond is first asked through its
+    board and a second path, never power-cycled for this alone; a forgotten drain is asked of the person who
+    set it."""
     nodes = _nodes(look)
     for node in nodes.values():
         said = f"{node.name} is {node.state}{node.marks}"
@@ -91,7 +95,10 @@ def node_state(look: Look) -> Iterator[Problem]:
         if node.state in PLANNED or any(mark in node.marks for mark in "~#!%@^$"):
             continue
         problem: Problem | None = None
-        if "*" in node.marks and not node.state.startswith("drain"):
+        mute = look.lasting(f"slurm.{node.name}.mute", "*" in node.marks and node.state != "down")
+        if ("*" in node.marks and node.state == "down") or (
+            mute >= MUTE_S and not node.state.startswith("drain")
+        ):
             problem = look.fail(f"{said}: it does not respond{why}", since=node.since)
         elif node.state == "inval":
             problem = look.fail(f"{said}: it has less than slurm.conf says{why}", step=Step.ISOLATE)
