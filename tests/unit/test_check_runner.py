@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -249,6 +250,25 @@ def test_a_live_machine_reads_lists_and_runs_with_bounds(tmp_path: Path) -> None
     ran = system.run(("sh", "-c", "echo hello; echo no >&2; exit 3"))
     assert (ran.code, ran.output, ran.error, ran.ok) == (3, "hello\n", "no\n", False)
     assert system.run(("no-such-program",)).problem == "no-such-program is not installed"
+
+
+def test_a_program_that_never_ends_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    children = tmp_path / "children"
+    script = f"sleep 600 & echo $! >>{children}; (sleep 600 & echo $! >>{children}; wait) & wait"
+    ran = LiveSystem().run(("sh", "-c", script), timeout_s=1.0)
+    assert ran.why is Why.HUNG
+    started = [int(word) for word in children.read_text("ascii").split()]
+    assert len(started) == 2
+    while any(map(_alive, started)):
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    """A process that nobody waits for is a zombie until the first process of the machine takes it."""
+    try:
+        return not Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return False
 
 
 def test_what_an_agent_imports_is_light() -> None:

@@ -195,7 +195,8 @@ class WorkerRunner:
             return CheckResult(info.id, Outcome.UNKNOWN, why)
         look = Look(info, system, system.now())
         what = f" ({place})" if place else ""
-        found = look.fail(f"{info.hang} hangs{what}", evidence=[why], key="hung")
+        device = place.partition(" ")[0] if place.startswith("/") else None
+        found = look.fail(f"{info.hang} hangs{what}", device=device, evidence=[why], key="hung")
         return CheckResult(info.id, Outcome.FAIL, why, (found.finding,), (found.step,))
 
     def _abandon(self, info: CheckInfo, pid: int, what: str) -> None:

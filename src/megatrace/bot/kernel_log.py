@@ -29,7 +29,7 @@ from megatrace.units import NS_PER_S
 
 KMSG = "/dev/kmsg"
 DMESG = ("dmesg",)
-JOURNAL = ("journalctl", "-k", "-b", "-o", "short-iso", "--no-pager", "-n", "20000")
+JOURNAL = ("journalctl", "-k", "-b", "-o", "short-iso", "--no-pager", "-n", "5000")
 MAX_LOG = 8 << 20
 """Bytes: the largest ring buffers in use are 2^23."""
 WINDOW_H = 24.0

@@ -10,6 +10,7 @@ import glob as globbing
 import os
 import resource
 import select
+import signal
 import socket
 import stat as stats
 import subprocess
@@ -158,14 +159,25 @@ def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[list[bytes
 
 
 def _end(process: subprocess.Popen[bytes]) -> bool:
-    """Kills a program; False where it does not go, because it stands in the kernel."""
-    with suppress(ProcessLookupError):
-        process.kill()
+    """Kills a program and what it started; False where it does not go, because it stands in the kernel."""
+    for pid in (*_descendants(process.pid), process.pid):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
     try:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def _descendants(pid: int) -> list[int]:
+    """Processes that a program started, and those that these started; none where the kernel does not tell."""
+    found = [pid]
+    for parent in found:
+        with suppress(OSError):
+            text = Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii")
+            found += [int(word) for word in text.split()]
+    return found[1:]
 
 
 def _ring_buffer(path: str, limit: int) -> str:

@@ -53,17 +53,23 @@ def limits(look: Look) -> Iterator[Problem]:
         raise Skipped("no rank is running, and nothing that starts ranks")
     rdma = bool(look.system.glob("/sys/class/infiniband/*"))
     said: set[str] = set()
+    texts = {item.pid: _limits_of(look, item) for item in looked}
+    if not any(texts.values()):
+        raise Skipped("the limits of processes of others need root")
     for item in looked:
-        yield from _of_process(look, item, rdma, said)
+        yield from _of_process(look, item, texts[item.pid], rdma, said)
     yield from _cores(look, ranks)
     yield from _shared(look)
     look.said = f"{len(looked)} processes looked at"
 
 
-def _of_process(look: Look, item: Process, rdma: bool, said: set[str]) -> Iterator[Problem]:
-    text = ""
+def _limits_of(look: Look, item: Process) -> str:
     with suppress(Unreadable):
-        text = look.system.read(f"/proc/{item.pid}/limits", 8192)
+        return look.system.read(f"/proc/{item.pid}/limits", 8192)
+    return ""
+
+
+def _of_process(look: Look, item: Process, text: str, rdma: bool, said: set[str]) -> Iterator[Problem]:
     locked = re.search(r"^Max locked memory\s+(\S+)", text, re.MULTILINE)
     files = re.search(r"^Max open files\s+(\S+)", text, re.MULTILINE)
     who = f"{item.name} (process {item.pid})"

@@ -82,7 +82,7 @@ def links_active(look: Look) -> Iterator[Problem]:
         return
     if not seen:
         raise Skipped("no NVLink is expected of these GPUs")
-    states, far = _states(look), _far_ends(look)
+    states = _states(look)
     look.said = f"all links of {len(seen)} GPUs are active"
     for gpu in seen:
         wanted = _expected(look, gpu) or 0
@@ -93,6 +93,7 @@ def links_active(look: Look) -> Iterator[Problem]:
         dark = [name for name in map(str, range(wanted)) if links.get(name) in ("inactive", None)]
         if not dark:
             continue
+        far = _far_ends(look)
         ends = [f"link {name} leads to {far[gpu.index, name]}" for name in dark if (gpu.index, name) in far]
         all_dark = len(dark) == wanted
         first = dark[0]
@@ -126,7 +127,6 @@ def link_errors(look: Look) -> Iterator[Problem]:
     seen = {gpu.index: gpu for gpu in gpus(look) if gpu.model.links != 0}
     if not seen:
         raise Skipped("these GPUs have no NVLink")
-    far = _far_ends(look)
     limit = look.limit("per_hour", CRC_PER_HOUR)
     index, links = -1, 0
     for line in look.output(*ERRORS).splitlines():
@@ -144,7 +144,7 @@ def link_errors(look: Look) -> Iterator[Problem]:
             yield look.fail(
                 f"{gpu.name}: NVLink {row[1]}: {growth.amount:.0f} {name.lower()} errors since the last look",
                 device=gpu.place,
-                link=(f"{gpu.place} link {row[1]}", far.get((index, row[1]))),
+                link=(f"{gpu.place} link {row[1]}", _far_ends(look).get((index, row[1]))),
                 evidence=[f"the counter stands at {row[3]}; {growth.per_hour:,.0f} an hour"],
                 remedy="reset all GPUs together at the end of the job; replace the part if the same link does it again",
                 key=f"{row[1]}.{name}",
