@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from megatrace.bot.templates import as_yaml, flatten, learn, load, names
 from megatrace.commands.main import main
 from megatrace.errors import ConfigError, UnknownName, UsageError
 from megatrace.model.check import CheckResult, Outcome
+from megatrace.model.system import Ran, Why
 
 FEW = select(catalogue(), names=("GPU-18", "VER"))
 
@@ -235,3 +237,30 @@ class TestCommand:
         assert "8×H200" in capsys.readouterr().out
         assert main(["template", "show", "--template", "h200-sxm"]) == 0
         assert "nvlink.links" in capsys.readouterr().out
+
+
+class TestFacts:
+    def test_a_check_reads_only_what_it_is_about(self) -> None:
+        asked: list[tuple[str, ...]] = []
+
+        class Watched(RecordedSystem):
+            def run(self, argv: Sequence[str], timeout_s: float = 15.0) -> Ran:
+                asked.append(tuple(argv))
+                return super().run(argv, timeout_s)
+
+        recording = made()
+        system = Watched(recording)
+        watched = Look(select(catalogue(), names=("IB-10",))[0], system, system.now())
+        assert collect(watched, "sysctl").known["sysctl.kernel.numa_balancing"] == "0"
+        assert asked == []
+        collect(watched, "versions")
+        collect(watched, "versions")
+        assert [argv[0] for argv in asked].count("dpkg-query") == 1
+
+    def test_what_cannot_be_read_is_unknown_in_all_its_families(self) -> None:
+        recording = made()
+        recording.refused["/etc/os-release"] = Why.DENIED
+        del recording.files["/etc/os-release"]
+        found = facts(recording)
+        assert {"os", "cpu", "memory"} <= set(found.unknown)
+        assert any(item.kind is Differs.UNKNOWN for item in compare({"cpu.clocksource": "tsc"}, found))

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from megatrace.bot.facts_devices import Read, Value, device_facts
 from megatrace.bot.look import Look, Skipped, Unknown
@@ -59,38 +60,43 @@ class Facts:
     unknown: dict[str, str] = field(default_factory=dict)
 
 
-def collect(look: Look) -> Facts:
-    """Everything, once a round."""
-    return look.memo("facts", lambda: _collect(look))
-
-
-def _collect(look: Look) -> Facts:
+def collect(look: Look, *families: str) -> Facts:
+    """Facts of the families ("versions", "roce"), of all without any; each is read once a round."""
     facts = Facts()
-    families: tuple[tuple[str, Read], ...] = (
-        ("os", _system),
-        ("kernel", _kernel),
-        ("sysctl", _sysctl),
-        ("module", _modules),
-        ("versions", _versions),
-        ("mounts", _mounts),
-        ("limits_of_process", _limits),
-        ("nccl", _nccl),
-        ("routing", _routing),
-        *device_facts(),
-    )
-    for family, read in families:
-        _take(facts, family, read, look)
+    for mine, read in _readers():
+        if not families or set(mine) & set(families):
+            part = look.memo(f"facts {mine[0]}", partial(_part, look, mine, read))
+            facts.known |= part.known
+            facts.unknown |= part.unknown
     return facts
 
 
-def _take(facts: Facts, family: str, read: Read, look: Look) -> None:
+def _readers() -> tuple[tuple[tuple[str, ...], Read], ...]:
+    """What reads which families."""
+    return (
+        (("os", "cpu", "numa", "memory"), _system),
+        (("kernel",), _kernel),
+        (("sysctl",), _sysctl),
+        (("module", "nvidia"), _modules),
+        (("versions",), _versions),
+        (("mounts",), _mounts),
+        (("process",), _limits),
+        (("nccl",), _nccl),
+        (("routing",), _routing),
+        *(((family,), read) for family, read in device_facts()),
+    )
+
+
+def _part(look: Look, families: tuple[str, ...], read: Read) -> Facts:
+    facts = Facts()
     try:
         for key, value in read(look):
             facts.known[key] = value
     except Skipped:
-        return  # there is no such thing on this machine: its facts are absent
+        return facts  # there is no such thing on this machine: its facts are absent
     except (Unreadable, Unknown) as error:
-        facts.unknown[family] = str(error)
+        facts.unknown |= dict.fromkeys(families, str(error))
+    return facts
 
 
 def _system(look: Look) -> Iterator[tuple[str, Value]]:

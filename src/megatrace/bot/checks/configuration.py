@@ -29,7 +29,8 @@ def _differences(look: Look, *families: str) -> list[Difference]:
     wanted = {key: value for key, value in look.template.items() if key.startswith(families)}
     if not wanted:
         raise Skipped("no template says what to expect (megatrace inspect --template NAME)")
-    found = [item for item in compare(wanted, collect(look)) if item.key.startswith(families)]
+    facts = collect(look, *(family.rstrip(".") for family in families))
+    found = [item for item in compare(wanted, facts) if item.key.startswith(families)]
     unknown = [item for item in found if item.kind is Differs.UNKNOWN]
     if unknown and len(unknown) == len(found) == len(wanted):
         raise Unknown(unknown[0].reason)
@@ -61,7 +62,7 @@ def versions(look: Look) -> Iterator[Problem]:
     `versions.…`. Threshold: any difference; a template that a roll-out has outrun is the template's fault,
     which the share of nodes tells. Remedy: a task for the roll-out; nothing under a running job."""
     found = _differences(look, "versions.")
-    facts = collect(look)
+    facts = collect(look, "versions")
     look.said = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in sorted(facts.known.items())
                           if key in ("versions.driver", "versions.cuda", "versions.nccl"))  # fmt: skip
     for item in found:
@@ -156,7 +157,7 @@ def lossless(look: Look) -> Iterator[Problem]:
     Threshold: any difference from the template; without one, a port that differs from most of the node's.
     Remedy: apply the template on the empty node, at both ends of the cable: the switch's port must say the
     same."""
-    facts = collect(look)
+    facts = collect(look, "roce")
     mine = {key: value for key, value in facts.known.items() if key.startswith(LOSSLESS)}
     if not mine:
         raise Skipped("no RoCE port with settings that can be read")
