@@ -74,9 +74,30 @@ def test_samples_are_what_the_tool_says(page: str, logs: Path, capsys: pytest.Ca
     samples = SAMPLE.findall((ROOT / page).read_text("utf-8"))
     assert samples, f"{page} has no sample"
     for name, chinese, text in samples:
+        if name == "inspect":
+            continue
         assert name == "slow-gpu", "make the logs of this scenario, too"
         assert main(["diagnose", str(logs), *(["--lang", "zh"] if chinese else [])]) == 10
         told = capsys.readouterr().out
         shown = [line for line in text.splitlines() if not line.startswith("$ ")]
         assert shown[-1].strip() == "…"
         assert told.startswith("\n".join(shown[:-1])), f"{page}: run the command above the sample and paste"
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_what_an_inspection_says_is_as_shown(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = [
+        text for name, _, text in SAMPLE.findall((ROOT / page).read_text("utf-8")) if name == "inspect"
+    ]
+    assert samples, f"{page} has no sample"
+    for text in samples:
+        command, *shown = text.splitlines()
+        assert main(shlex.split(command.removeprefix("$ megatrace "))) == 10
+        told = _timeless(capsys.readouterr().out)
+        for part in _timeless("\n".join(shown)).split("…"):  # what is left out is marked so
+            assert part.strip() in told, f"{page}: run the command of the sample and paste"
+
+
+def _timeless(text: str) -> str:
+    """Without line breaks, which follow from the seconds that it took, and without these."""
+    return re.sub(r"in [\d.]+ s\b", "in … s", " ".join(text.split()))
