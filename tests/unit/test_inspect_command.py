@@ -55,7 +55,7 @@ def test_a_person_reads_what_is_wrong_worst_first_and_what_to_do(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("SICK  node188 · 8×H100 80GB HBM3 · driver 550.127.08 ·")
     first = next(line for line in lines if "P0 FAIL" in line)
-    assert "GPU-02  GPU 0000:" in first
+    assert "GPU-02  gpu2 (0000:52:00.0)" in first
     assert "has fallen off the bus" in first
     assert lines.index(first) == next(index for index, line in enumerate(lines) if line.startswith("  P"))
     assert any("→ drain, power-cycle cold" in line for line in lines)
@@ -97,7 +97,7 @@ def test_nagios_gets_one_line_and_its_own_codes(
 ) -> None:
     assert main(["inspect", "--system", sick, "--format", "nagios"]) == 2
     line = capsys.readouterr().out
-    assert line.startswith("MEGATRACE CRITICAL - GPU-02 GPU 0000:")
+    assert line.startswith("MEGATRACE CRITICAL - GPU-02 gpu2 (0000:52:00.0) is lost")
     assert line.count("\n") == line.count("|") == 1
     assert main(["inspect", "--system", well, "--format", "nagios"]) == 0
     assert capsys.readouterr().out.startswith("MEGATRACE OK - ")

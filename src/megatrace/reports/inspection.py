@@ -20,7 +20,8 @@ from megatrace.model.finding import Finding, Severity
 from megatrace.reports import ReportOptions
 from megatrace.reports.columns import cells
 from megatrace.reports.page import Page, Style
-from megatrace.reports.wording import plain
+from megatrace.reports.wording import plain, wall_time
+from megatrace.units import format_duration
 
 SCHEMA = "megatrace.inspection/1"
 SHOWN_EVIDENCE = 2
@@ -38,7 +39,7 @@ def render(inspection: Inspection, options: ReportOptions) -> str:
     page.headline(*_headline(inspection))
     page.blank()
     for result, finding, step in inspection.troubles:
-        _trouble(page, result, finding, step, options.verbose)
+        _trouble(page, result, finding, step, inspection.time, options.verbose)
     _rest(page, inspection, options.verbose)
     return page.text()
 
@@ -64,15 +65,24 @@ def _headline(inspection: Inspection) -> tuple[str, Style, str]:
     return word, style, text
 
 
-def _trouble(page: Page, result: CheckResult, finding: Finding, step: Step, verbose: bool) -> None:
+def _trouble(page: Page, result: CheckResult, finding: Finding, step: Step, now: int, verbose: bool) -> None:
     label = "observed" if result.observed else f"{finding.severity.name} {_word(result, finding)}"
     bad = finding.severity <= Severity.P1 and not result.observed
     style = Style.RED if bad else Style.YELLOW
     page.row(label, [f"{result.check}  {plain(finding.summary)}"], style=style)
-    evidence = [plain(item.text) for item in finding.evidence]
+    evidence = [*_when(finding, now), *(plain(item.text) for item in finding.evidence)]
     page.row("", evidence if verbose else evidence[:SHOWN_EVIDENCE], bullets=True)
     page.row("", [plain(text) for text in finding.exonerated] if verbose else [], bullets=True)
     page.row("", [f"→ {plain(finding.remedy) or step.words}"], style=Style.BOLD)
+
+
+def _when(finding: Finding, now: int) -> list[str]:
+    """Since when, where that is known."""
+    if finding.window is None or finding.window.start > now:
+        return []
+    ago = format_duration(now - finding.window.start)
+    begun = wall_time(finding.window.start, date=True)
+    return [] if begun is None else [f"since {begun.partition('.')[0]} UTC, {ago} ago"]
 
 
 def _word(result: CheckResult, finding: Finding) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 from megatrace.bot.checks import check
 from megatrace.bot.gpus import Gpu, driver_query, gpus, on_bus, place_of, refusals
+from megatrace.bot.kernel_log import kernel_facts, of
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
 from megatrace.bot.processes import Process, processes
 from megatrace.model.check import Step
 from megatrace.model.finding import Severity
+from megatrace.model.series import FactKind
 from megatrace.model.system import Why
 
 STEPS = {
@@ -118,15 +121,24 @@ def lost(look: Look) -> Iterator[Problem]:
         if "lost" in gpu.get("uuid", "serial", "performance state").lower():
             gone.setdefault(gpu.place, []).append("its values read GPU is lost")
     look.said = f"{len(places)} GPUs answer on the bus"
+    fell = _fell(look)
     for place, evidence in gone.items():
+        number = f"gpu{places.index(place)} ({place})" if place in places else "a GPU"
         yield look.fail(
-            f"GPU {place} is lost: it has fallen off the bus"
-            if place
-            else "a GPU is lost: nvidia-smi cannot reach it",
+            f"{number} is lost: it has fallen off the bus",
             device=place or None,
+            since=fell.get(place),
             evidence=list(dict.fromkeys(evidence)),
             remedy="drain, power-cycle cold; reseat it; replace it if it falls off again",
         )
+
+
+def _fell(look: Look) -> dict[str, int]:
+    """When each GPU fell off the bus, ns, by the kernel log; by PCI address."""
+    with suppress(Skipped, Unknown):
+        found = [fact for fact in of(kernel_facts(look), FactKind.XID) if fact.code == 79]
+        return {place_of(fact.device): fact.time for fact in reversed(found) if fact.time is not None}
+    return {}
 
 
 @check(

@@ -65,9 +65,9 @@ def xid(look: Look) -> Iterator[Problem]:
     if not found and not on_bus(look):
         raise Skipped("no NVIDIA GPU in this machine")
     claims = judge_gpus(facts) if found else []
-    names: dict[str, str] = {}
+    names = {place: f"gpu{index} ({place})" for index, place in enumerate(on_bus(look))}
     with suppress(Unknown, Skipped):
-        names = {gpu.place: gpu.name for gpu in gpus(look)}
+        names |= {gpu.place: gpu.name for gpu in gpus(look)}
     look.said = "no Xid within a day"
     for problem in problems(look, claims, _step):
         device = next((item.device for item in problem.finding.culprits.devices), None)
