@@ -33,10 +33,11 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "skipped_collective:tp2-pp2-cp2-dp2:98390",
         "ring",
     ),
-    "groups that met since they heard from elsewhere stand for one reason, whoever stopped first": (
-        "stuck_kernel_before:tp2-pp2-dp4-ep2:90306",
+    "half of the job does not stop at once, but a node that holds half of it may": (
+        "dead_node:cp2-gather:105485",
         "text-hash",
     ),
+    "a message that a dead node sent last may never have left it": ("dead_node:tp1-pp4-dp4:105497", "text"),
     "two tensor groups that came to their waits a millisecond apart stopped in no known order": (
         "late_deaths:tp8-pp4-dp1:104523",
         "text",

@@ -132,7 +132,7 @@ def _find(
     until = hints.until if hints.until is not None else frontier.snapshot_at
     if not roots:
         return _nobody_waits(graph, until, hints)
-    stall = _stall(graph, roots, until, hints, past)
+    stall = _stall(graph, roots, until, hints, past, place_of)
     words = Words(graph, layout, place_of, hints.names)
     met = Meetings(frontier, layout)
     if hints.dumped is None:
@@ -164,7 +164,12 @@ def _find(
 
 
 def _stall(
-    graph: WaitsFor, roots: list[Root], until: int | None, hints: Hints, past: History | None
+    graph: WaitsFor,
+    roots: list[Root],
+    until: int | None,
+    hints: Hints,
+    past: History | None,
+    place_of: Callable[[int], RankPlace],
 ) -> Stall:
     if hints.dumped is not None and until is None:
         return judge_dump(graph, roots, hints.dumped)
@@ -176,6 +181,7 @@ def _stall(
         pace=_no_pace if past is None else past.pace,
         clock_error=hints.clock_error,
         pause=None if past is None or hints.steady is None else past.longest_pause(hints.steady),
+        node_of=lambda rank: place_of(rank).node,
     )
 
 

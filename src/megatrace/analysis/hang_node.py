@@ -80,7 +80,12 @@ def aftermath(
         here = tuple(i for i, rank in enumerate(ranks.tolist()) if place_of(rank).node == node)
         if len(here) > 1 and _cut_at_once(graph, here, past) and _unheld(graph, met, here, roots, past) > 1:
             dead[node] = here
-    others = [root for root in roots if not any(node_of[rank] in dead for rank in root.ranks)]
+    gone = [rank for here in dead.values() for rank in here]
+    others = [
+        root
+        for root in roots
+        if not any(node_of[rank] in dead for rank in root.ranks) and not _awaits(graph, root, gone)
+    ]
     others = [root for root in others if not _explained(graph, root, dead)]
     if not dead:
         dead, others = _level_nodes(graph, roots, place_of, past)
@@ -88,6 +93,21 @@ def aftermath(
         return set()
     stood = min(_stood(graph, met, root, past) for root in others)
     return {rank for here in dead.values() if stood <= _latest_end(graph, here, past) for rank in here}
+
+
+def _awaits(graph: WaitsFor, root: Root, gone: Sequence[int]) -> bool:
+    """Without completions: whether a lone rank stands at a message whose other end was the last call of one
+    of these ranks (indices), which may have died before it passed."""
+    frontier = graph.frontier
+    if frontier.has_end or root.kind is not RootKind.BEHIND or len(root.ranks) > 1:
+        return False
+    rank = root.ranks[0]
+    back = {Op.SEND: Op.RECV, Op.RECV: Op.SEND}.get(Op(int(frontier.tail_op[rank, -1])))
+    peers = [one for one in gone if frontier.ranks[one] == frontier.tail_peer[rank, -1]]
+    return any(
+        frontier.tail_op[one, -1] == back and frontier.tail_peer[one, -1] == frontier.ranks[rank]
+        for one in peers
+    )
 
 
 def _level_nodes(

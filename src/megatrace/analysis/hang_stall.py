@@ -9,6 +9,7 @@ the recording may simply have ended, and nobody is accused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -66,6 +67,10 @@ class Stall:
     reason: str
 
 
+def _no_node(_: int) -> str | None:
+    return None
+
+
 def judge(
     graph: WaitsFor,
     roots: Sequence[Root],
@@ -75,9 +80,11 @@ def judge(
     pace: Callable[[int], Pace | None],
     clock_error: int,
     pause: int | None = None,
+    node_of: Callable[[int], str | None] = _no_node,
 ) -> Stall:
     """Whether the job stands. ``until`` ns: nothing more had come by then; None where only the recording
-    tells. ``pause`` ns: the longest time between two calls of any rank while the job ran; None unknown."""
+    tells. ``pause`` ns: the longest time between two calls of any rank while the job ran; None unknown.
+    ``node_of``: the node of a global rank, None unknown."""
     frontier = graph.frontier
     since = frontier.end
     if earlier is not None and until is not None and earlier.snapshot_at is not None:
@@ -94,7 +101,7 @@ def judge(
         reason = f"nobody made a call for {_s(quiet)}; the longest pause before was {before}"
         return Stall(Standing.STANDS, since, quiet, reason)
     least = SECOND if until is not None else 0
-    return _by_overdue(graph, roots, end, _Usual(pace, FLOOR + clock_error, pause), least)
+    return _by_overdue(graph, roots, end, _Usual(pace, FLOOR + clock_error, pause), least, node_of)
 
 
 def _ends(roots: Sequence[Root]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -136,7 +143,14 @@ class _Usual:
         return silence / (limit + self.margin)
 
 
-def _by_overdue(graph: WaitsFor, roots: Sequence[Root], end: int, usual: _Usual, least: int) -> Stall:
+def _by_overdue(
+    graph: WaitsFor,
+    roots: Sequence[Root],
+    end: int,
+    usual: _Usual,
+    least: int,
+    node_of: Callable[[int], str | None],
+) -> Stall:
     """From the recording alone: are the ends of the chains overdue while others went on?"""
     frontier = graph.frontier
     first = [root for root in roots if root.kind is not RootKind.UNRECORDED]
@@ -157,15 +171,24 @@ def _by_overdue(graph: WaitsFor, roots: Sequence[Root], end: int, usual: _Usual,
         return Stall(Standing.STANDS, end, silence, f"others went on for {_s(silence)} after it")
     # A call in flight holds all its members, on a moving job as on one that stands.
     largest = max((set(root.ranks) for root in first), key=len)
-    moving = sum(value < 1.0 for rank, value in ratio.items() if rank not in largest)
-    if moving > MANY * len(frontier):
-        reason = f"{moving} ranks were free to go on when the recording ended: the job was moving"
+    moving = [rank for rank, value in ratio.items() if value < 1.0 and rank not in largest]
+    if len(moving) > MANY * len(frontier) and _beyond_one_node(frontier, moving, node_of):
+        reason = f"{len(moving)} ranks were free to go on when the recording ended: the job was moving"
         return Stall(Standing.MOVES, end, 0, reason)
     fresh = min(ratio, key=lambda rank: ratio[rank])
     after = _s(int(end - frontier.last_call[fresh]))
     how = "within its usual time to the next call" if ratio[fresh] < 1.0 else "which is too short to tell"
     reason = f"the recording ends {after} after the last call of rank {int(frontier.ranks[fresh])}, {how}"
     return Stall(Standing.UNKNOWN, end, silence, reason)
+
+
+def _beyond_one_node(frontier: Frontier, moving: Sequence[int], node_of: Callable[[int], str | None]) -> bool:
+    """Whether many ranks move also without the node that has most of those that do: a node that died takes
+    all of its own with it at once."""
+    nodes = [node_of(rank) for rank in frontier.ranks.tolist()]
+    node, most = Counter(nodes[rank] for rank in moving).most_common(1)[0]
+    outside = len(nodes) - nodes.count(node)
+    return node is None or not outside or len(moving) - most > MANY * outside
 
 
 def _s(ns: int) -> str:
