@@ -153,6 +153,23 @@ def test_an_event_runs_what_it_concerns_without_waiting_and_once_for_many_lines(
         made.run()
     source.close()
     assert [names for _, names in runner.asked] == [["GPU-05", "IB-01", "CPU-01"], ["GPU-05"], ["IB-01"]]
+
+
+def test_after_an_event_what_needs_no_driver_is_told_before_the_driver_is_asked() -> None:
+    source = Scheduled(LOG_CHECKS, ())
+    made, runner, _ = watch(["GPU-02", "GPU-05", "DSK-02"], sources=(source,))
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    source.close()
+    assert [names for _, names in runner.asked][1:] == [["GPU-05", "DSK-02"], ["GPU-02"]]
+
+
+def test_events_come_one_after_the_other_and_settle_first() -> None:
+    source = Scheduled(LOG_CHECKS, LOG_CHECKS, LINK_CHECKS, ())
+    made, runner, _ = watch(["GPU-05", "IB-01", "CPU-01"], sources=(source,))
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    source.close()
     assert [time for time, _ in runner.asked] == [0, 0.5, 1.0]
 
 

@@ -23,10 +23,13 @@ from megatrace.readers.log_kernel import kernel
 from megatrace.readers.log_nvidia import nvidia
 from megatrace.readers.log_oom import OomKiller
 
-LOG_CHECKS = (
-    *("GPU-02", "GPU-04", "GPU-05", "GPU-09", "NVL-06", "PCI-02", "CPU-02", "CPU-03", "MEM-03"),
-    *("DSK-02", "IB-04", "IB-18", "OS-05", "FS-03"),
+QUICK_CHECKS = (
+    *("GPU-05", "NVL-06", "PCI-02", "CPU-02", "CPU-03", "MEM-03", "DSK-02", "IB-04", "IB-18", "OS-05"),
+    *("IB-01", "IB-02", "ETH-01"),
 )
+"""Checks that read the kernel log and sysfs alone. They go first: after an Xid the driver may not answer for
+15 s, and the finding must not wait for it."""
+LOG_CHECKS = (*QUICK_CHECKS[:10], "GPU-02", "GPU-04", "GPU-09", "FS-03")
 """Checks whose subject the kernel log speaks of."""
 LINK_CHECKS = ("IB-01", "IB-02", "IB-04", "ETH-01")
 _RECORD = 8192

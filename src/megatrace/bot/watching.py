@@ -20,7 +20,7 @@ from megatrace.bot.catalogue import CheckInfo
 from megatrace.bot.check_runner import WorkerRunner
 from megatrace.bot.counters import save
 from megatrace.bot.folding import folded
-from megatrace.bot.kernel_events import Source
+from megatrace.bot.kernel_events import QUICK_CHECKS, Source
 from megatrace.bot.watch_changes import Change, Open, changes
 from megatrace.clock import NS_PER_S, Clock
 from megatrace.model.check import CheckResult
@@ -67,8 +67,10 @@ class Watch:
             for info in due:
                 if self._due[info.id] <= now:
                     self._due[info.id] = now + round(info.period_s * NS_PER_S)
-            if due:
-                self._look(due)
+            quick = [info for info in due if info.id in wanted and info.id in QUICK_CHECKS]
+            for group in (quick, [info for info in due if info not in quick]):
+                if group:
+                    self._look(group)
 
     def _wait(self, seconds: float) -> set[str]:
         """Waits for an event or the time; after an event, until its other lines are there."""

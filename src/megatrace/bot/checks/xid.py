@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 
 from megatrace.analysis.evidence_claim import Claim
@@ -11,7 +10,7 @@ from megatrace.analysis.evidence_gpu import judge_gpus
 from megatrace.analysis.evidence_switches import judge_driver
 from megatrace.bot.checks import check
 from megatrace.bot.fabric import fabric_facts
-from megatrace.bot.gpus import gpus, on_bus
+from megatrace.bot.gpus import Gpu, on_bus
 from megatrace.bot.kernel_log import gpu_events, kernel_facts, of, problems
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
 from megatrace.model.check import Step
@@ -66,8 +65,11 @@ def xid(look: Look) -> Iterator[Problem]:
         raise Skipped("no NVIDIA GPU in this machine")
     claims = judge_gpus(facts) if found else []
     names = {place: f"gpu{index} ({place})" for index, place in enumerate(on_bus(look))}
-    with suppress(Unknown, Skipped):
-        names |= {gpu.place: gpu.name for gpu in gpus(look)}
+    # The driver may not answer now: its numbers are used only if another check has asked for them.
+    asked = look.shared.get("gpus")
+    names |= (
+        {gpu.place: gpu.name for gpu in asked if isinstance(gpu, Gpu)} if isinstance(asked, tuple) else {}
+    )
     look.said = "no Xid within a day"
     for problem in problems(look, claims, _step):
         device = next((item.device for item in problem.finding.culprits.devices), None)
