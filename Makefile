@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 PYTEST_ARGS ?=
 # Every benchmark of speed is a module of its own; the rest of the folder judges accuracy or is shared.
-SPEED := $(filter-out __init__ measure accuracy cases coverage coverage_faults ingest_data optable_data,$(basename $(notdir $(wildcard benchmarks/*.py))))
+SPEED := $(filter-out __init__ measure accuracy cases coverage coverage_around coverage_faults ingest_data optable_data,$(basename $(notdir $(wildcard benchmarks/*.py))))
 NATIVE := $(wildcard native/*.h native/*.c native/*.cc native/*.cpp native/CMakeLists.txt)
 
 .PHONY: help venv demo test lint format docs bench-speed bench-accuracy bench-rivals bench-cases bench-coverage fuzz clean

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks import coverage_faults
+from benchmarks import coverage_around, coverage_faults
 from benchmarks.measure import Goal, write_result
 from megatrace.bot import solo_job
 from megatrace.bot.catalogue import CheckInfo, select
@@ -88,7 +88,7 @@ def _looks(row: Mapping[str, Any]) -> list[tuple[Inspection, str]]:
     """The machine after the fault, looked at as often as it takes, and what has to be named."""
     fault = row["fault"]
     if row["sku"] in ("bmc", "leaf", "scheduler"):
-        recording, named = coverage_faults.other_machine(fault["name"], fault)
+        recording, named = coverage_around.other_machine(fault["name"], fault)
         scope = {"bmc": Scope.BMC, "leaf": Scope.SWITCH, "scheduler": Scope.SCHEDULER}[row["sku"]]
         wanted, template = select(catalogue(), scopes=(scope,)), {"switch.address": "leaf4"}
         return [(inspect_recording(recording, wanted, template=template), named)]
@@ -181,7 +181,7 @@ def _logs(name: str, folder: Path) -> tuple[int, Diagnosis]:
 
 
 def matrix(seeds: int = 1) -> dict[str, dict[str, int]]:
-    """Per ★ check of nodes: faults tried, found, located, over every type of machine that can have them."""
+    """Per ★ check: faults, machines tried, found, located; nodes over every type that can have the fault."""
     must = {item.id: item for item in select(catalogue()) if item.must}
     rows: dict[str, dict[str, int]] = defaultdict(lambda: {"faults": 0, "tried": 0, "found": 0, "located": 0})
     for fault in faults.FAULTS.values():
@@ -194,6 +194,13 @@ def matrix(seeds: int = 1) -> dict[str, dict[str, int]]:
                 rows[fault.check]["tried"] += 1
                 rows[fault.check]["found"] += tried.found
                 rows[fault.check]["located"] += tried.located
+    for item in coverage_around.faults():
+        found, located = item.tried()
+        row = rows[item.check]
+        row["faults"] += 1
+        row["tried"] += 1
+        row["found"] += found
+        row["located"] += located
     return dict(sorted(rows.items()))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from megatrace.bot.recorded_system import Recording
-from megatrace.bot.specimens.machine import NOW, Machine
+from megatrace.bot.specimens.machine import Machine
 from megatrace.model.system import Ran, Why
 
 Break = Callable[[Machine, Mapping[str, Any]], str]
@@ -326,59 +326,6 @@ def edac_uncorrected(machine: Machine, row: Mapping[str, Any]) -> str:
     machine.log(20, f"EDAC MC2: 1 UE memory read error on {row['dimm']} (channel:0 slot:0 page:0x1f4a3b offset:0x40 grain:32 -"
                     " err_code:0x0101:0x0091 socket:1 imc:0 rank:1)")  # fmt: skip
     return str(row["dimm"])
-
-
-# ---- what is no node
-
-
-def other_machine(name: str, row: Mapping[str, Any]) -> tuple[Recording, str]:
-    """A board, a switch or a scheduler with the fault, as its tools answer, and what has to be named."""
-    recording = Recording(
-        name={"switch_port_down": "leaf4", "slurm_down": "controller"}.get(name, "node188"), time=NOW
-    )
-    recording.files["/dev/ipmi0"] = ""
-    sensors = {f"FAN_{number}": f"{7900 + number} RPM" for number in range(1, 9)}
-    supplies = {f"PSU {number}": "Presence detected" for number in range(1, 5)}
-    states = dict.fromkeys((*sensors, *supplies), "ok")
-    log = " 1 | 05/01/2026 | 08:00:00 | System Event #0x01 | OEM System boot event | Asserted\n"
-    named = str(row.get("unit") or row.get("node") or "")
-    if name == "psu_lost":
-        supplies[named] = "Presence detected, Power Supply AC lost"
-    elif name == "fan_failed":
-        sensors[named], states[named] = "0 RPM", "cr"
-    elif name == "sel":
-        named, line = {
-            "psu_failed": ("PS4 Status", "Power Supply PS4 Status | Failure detected | Asserted"),
-            "thermal_trip": ("CPU1 Temp", "Processor CPU1 Temp | Thermal Trip | Asserted"),
-        }[row["record"]]
-        log += f" 2 | 05/28/2026 | 20:21:03 | {line}\n"
-    elif name == "switch_port_down":
-        named = f"swp{row['port']}"
-        recording.answer(("megatrace-snmp", "leaf4"), _switch(row["port"]))
-    elif name == "slurm_down":
-        lines = [f"node{number}|allocated|Unknown|Unknown|none" for number in range(180, 188)]
-        lines.append(f"{named}|down*|2026-05-28T20:00:00|slurm|Not responding [slurm@2026-05-28T20:00:00]")
-        recording.answer(("sinfo", "-N", "-h", "-o", "%N|%T|%H|%u|%E"), "\n".join(lines) + "\n")
-    rows = [
-        (item, states[item], entity, said)
-        for entity, group in ((29, sensors), (10, supplies))
-        for item, said in group.items()
-    ]
-    text = "".join(f"{item:<16} | {n:02X}h | {state:<3} | {entity}.{n % 9 + 1} | {said}\n"
-                   for n, (item, state, entity, said) in enumerate(rows, 48))  # fmt: skip
-    recording.answer(("ipmitool", "sdr", "elist"), text)
-    recording.answer(("ipmitool", "sel", "elist"), log)
-    return recording, named
-
-
-def _switch(down: int) -> str:
-    ports = {
-        str(port): {"name": f"swp{port}", "speed": 400_000, "admin": 1, "oper": 2 if port == down else 1, "in_errors": 0,
-                    "in_discards": 0, "out_discards": 0, "pauses_sent": None, "pauses_received": 0,
-                    "peer": f"node{176 + port}", "peer_port": "mlx5_3"}
-        for port in range(1, 33)
-    }  # fmt: skip
-    return json.dumps({"name": "leaf4", "up_s": 8_640_000.0, "ports": ports})
 
 
 def solo_hang(recording: Recording, gpu: int, program: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import coverage_faults
+from benchmarks import coverage_around, coverage_faults
 from benchmarks.coverage import ROWS, score, totals
 from megatrace.bot.inspecting import catalogue
-from megatrace.model.check import Step
+from megatrace.model.check import Scope, Step
 from megatrace.model.finding import Kind
 
 TABLE: dict[str, Any] = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
@@ -57,3 +57,16 @@ def test_a_row_that_nothing_shows_and_a_wrong_expectation_count_against_us() -> 
     assert not score(row | {"action": ["A8"]}).acted
     shares = totals([score(BY_ID["sdc"]), score(row)], "llama3")
     assert shares["found"] == round(1 / 7, 4)
+
+
+def test_every_check_of_what_is_no_node_has_two_faults_and_finds_both() -> None:
+    counts: Counter[str] = Counter()
+    for fault in coverage_around.faults():
+        counts[fault.check] += 1
+        assert fault.tried() == (True, True), f"{fault.check} {fault.about}"
+    must = {item.id for item in catalogue() if item.must and item.scope is not Scope.NODE} | {
+        "VER-01",
+        "VER-02",
+        "IB-10",
+    }
+    assert {name for name in must if counts[name] < 2} == set()
