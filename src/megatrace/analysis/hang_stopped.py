@@ -80,7 +80,8 @@ class Stopped:
             return None
         rank, deviation = next(iter(strayed.items()))
         cycle = any(root.kind is RootKind.CYCLE for root in roots)
-        if not len(self.scene.graph.directly(rank)) and not cycle:
+        flying = any(root.kind is RootKind.DEATH and rank in self._with(root) for root in roots)
+        if not len(self.scene.graph.directly(rank)) and not cycle and not flying:
             return None  # nobody misses a call of it: an evaluation or a checkpoint looks like that as well
         call = missing_call(self.scene.graph, rank, self.scene.layout)
         if deviation.seq >= 0 and not deviation.expected.is_p2p:
@@ -150,12 +151,20 @@ class Stopped:
         found: set[int] = set()
         for root in roots:
             found |= set(root.ranks)
+            if root.kind is RootKind.DEATH:
+                found |= self._with(root)
             for rank in root.ranks[:8]:
                 held = self.scene.graph.directly(rank)
                 small = [i for i in held if self.scene.graph.instances.group[i] < self.scene.graph.pairs.base]
                 for instance in sorted(small, key=lambda i: len(self.scene.graph.waiters(int(i))))[:2]:
                     found |= {int(waiter) for waiter in self.scene.graph.waiters(int(instance))[:8]}
         return sorted(found)[:24]
+
+    def _with(self, root: Root) -> set[int]:
+        """Ranks (indices) that are in the collectives in which the ranks of a root stand: one that is there by
+        another call than they are holds them up without lacking one."""
+        calls, rows = self.scene.graph.calls, self.scene.graph.rows_of
+        return {int(calls.rank[row]) for instance in root.instances[:4] for row in rows(int(instance))[:64]}
 
     def host(self, roots: list[Root]) -> Claim:
         """Nothing open on the rank while others wait for it."""
