@@ -94,6 +94,7 @@ def _state(look: Look) -> tuple[float | None, bool, str]:
     step="A5",
     kind="slow_host",
     period_s=3600,
+    observe=True,
 )
 def source(look: Look) -> Iterator[Problem]:
     """The clock that the kernel reads for every time stamp.

@@ -31,6 +31,7 @@ GOVERNORS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
     step="A1",
     kind="configuration",
     period_s=3600,
+    observe=True,
 )
 def governor(look: Look) -> Iterator[Problem]:
     """The frequency governor of every processor.
@@ -141,6 +142,7 @@ def lockups(look: Look) -> Iterator[Problem]:
     step="A1",
     kind="configuration",
     period_s=3600,
+    observe=True,
 )
 def balancing(look: Look) -> Iterator[Problem]:
     """Automatic NUMA balancing: it unmaps pages to see who uses them, under the feet of a running rank.
@@ -170,6 +172,7 @@ def balancing(look: Look) -> Iterator[Problem]:
     step="A1",
     kind="resource",
     period_s=60,
+    observe=True,
 )
 def idle_load(look: Look) -> Iterator[Problem]:
     """Processes that keep an idle node busy, and will disturb its next job.
@@ -198,6 +201,7 @@ def idle_load(look: Look) -> Iterator[Problem]:
     severity="P2",
     step="A0",
     kind="slow_host",
+    observe=True,
 )
 def throttled(look: Look) -> Iterator[Problem]:
     """Thermal throttling of processors.

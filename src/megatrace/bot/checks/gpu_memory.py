@@ -65,6 +65,7 @@ def uncorrectable(look: Look) -> Iterator[Problem]:
     severity="P2",
     step="A0",
     timeout_s=20,
+    observe=True,
 )
 def corrected(look: Look) -> Iterator[Problem]:
     """The rate of corrected ECC errors.

@@ -90,6 +90,7 @@ def _margin(gpu: Gpu) -> float | None:
     severity="P2",
     step="A0",
     timeout_s=20,
+    observe=True,
 )
 def memory_temperature(look: Look) -> Iterator[Problem]:
     """The temperature of the HBM. Source: `Memory Current Temp` of `nvidia-smi -q`. Threshold: 95 °C, because

@@ -322,6 +322,7 @@ def firmware(look: Look) -> Iterator[Problem]:
     step="A1",
     kind="configuration",
     period_s=3600,
+    observe=True,
 )
 def peer_memory(look: Look) -> Iterator[Problem]:
     """Whether GPUDirect RDMA has a way: the module nvidia_peermem, or dma-buf of the open kernel module.

@@ -134,6 +134,7 @@ def _shared(look: Look) -> Iterator[Problem]:
     step="A1",
     kind="configuration",
     period_s=300,
+    observe=True,
 )
 def device_files(look: Look) -> Iterator[Problem]:
     """The files through which CUDA and libibverbs reach the hardware.

@@ -65,6 +65,7 @@ def total(look: Look) -> Iterator[Problem]:
     severity="P2",
     step="A8",
     period_s=300,
+    observe=True,
 )
 def corrected(look: Look) -> Iterator[Problem]:
     """Corrected errors of each DIMM, or memory controller where DIMMs are not counted.

@@ -140,6 +140,7 @@ def frame_size(look: Look) -> Iterator[Problem]:
     subject="ethernet",
     severity="P2",
     step="A0",
+    observe=True,
 )
 def interface_errors(look: Look) -> Iterator[Problem]:
     """Frames that arrive damaged. Source: `/sys/class/net/*/statistics`. Threshold: one in a million packets

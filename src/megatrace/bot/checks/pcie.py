@@ -211,6 +211,7 @@ def _total(text: str) -> float | None:
     severity="P2",
     step="A6",
     timeout_s=20,
+    observe=True,
 )
 def replays(look: Look) -> Iterator[Problem]:
     """The GPU's own count of PCIe replays. Source: `Replays Since Reset` of `nvidia-smi -q`. Threshold: 600
@@ -303,6 +304,7 @@ def _missing(
     step="A7",
     kind="configuration",
     period_s=3600,
+    observe=True,
 )
 def translation(look: Look) -> Iterator[Problem]:
     """Whether the IOMMU translates what GPUs and network cards send each other.

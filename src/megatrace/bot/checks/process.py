@@ -26,6 +26,7 @@ PIDS = 0.80
     kind="hang_host",
     period_s=60,
     timeout_s=20,
+    observe=True,
 )
 def stuck(look: Look) -> Iterator[Problem]:
     """Processes in state D, zombies, open files and process ids.
