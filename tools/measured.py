@@ -135,11 +135,17 @@ def coverage_page(results: Path) -> str:
 
 
 COVERED = """\
-The denominator is `benchmarks/coverage.yaml`, written before the checks: the 419 interruptions of a published
-training run of 54 days on 16,384 GPUs by their counts, each cause split into what operators report that a
-node shows of it. Shares within a cause are not published; the parts are equal. What nothing can show stays
-in. Every incident is put on made machines, which `megatrace inspect` then looks at (what only a job's own
-logs show: `megatrace diagnose`). To repeat: `make bench-coverage`.
+The denominator is `benchmarks/coverage.yaml`: the 419 interruptions of a published training run of 54 days
+on 16,384 GPUs by their counts, each cause split into what operators report that a node shows of it. Shares
+within a cause are not published; the parts are equal. What nothing can show stays in. Every incident is put
+on made machines, which `megatrace inspect` then looks at (what only a job's own logs show: `megatrace
+diagnose`).
+
+Machines and incidents are made by this project, and no real cluster stands behind the shares: they say
+which kinds of faults have a check that works, not how often a real fault is found. Rows and weights were
+written before the checks; the first run found 98.6 %, named the device in 87.1 % and the right first action
+in 96.7 %. What it missed was looked at since, so later runs are no blind test. To repeat: `make
+bench-coverage`.
 """
 MATRIX = """\
 A regression test more than a measurement: these faults were there when the checks were written. A healthy
