@@ -101,6 +101,14 @@ LOCATED: dict[str, tuple[str, str]] = {
     "as for a send at the end of the forwards": ("missing_send:gpipe:90372", "ring"),
     "a call that was left out stands where the others made it": ("skipped_collective:ddp8:90398", "text"),
     "not where somebody waits for what came later": ("skipped_collective:gpipe:90394", "ring"),
+    "messages of a context ring are not from another stage, whoever their other end is": (
+        "stuck_kernel_before:tp2-pp2-cp2-dp2:108304",
+        "text",
+    ),
+    "a host that is one call short at the end of a run may have left out any of the run": (
+        "skipped_collective:interleaved:108393",
+        "text",
+    ),
     "groups of two stages share no phase": ("late_deaths:tp8-pp4-dp1:104523", "text"),
     "a node died where its ranks would have called next": ("dead_node:tp2-pp1-dp8:90482", "text"),
 }

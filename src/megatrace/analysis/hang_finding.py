@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from megatrace.analysis.hang_call import NextCall
 from megatrace.analysis.hang_claim import Claim, Scene
 from megatrace.analysis.hang_pace import ENOUGH, History
 from megatrace.analysis.hang_roots import Root, RootKind
@@ -114,6 +115,8 @@ class Reporter:
             seen, number = claim.call.seen_at
             found = self.where(int(self.frontier.ranks[seen]), number)
             found = replace(found, op=claim.call.op.name, peer=claim.call.peer, seq=None, communicator=None)
+            if self._any_of_a_run(claim.call):
+                found = _shared(found, self._where_open(claim.ranks[0]))
             if not claim.call.op.is_p2p:
                 name = self.words.communicator(claim.call.comm)
                 found = replace(found, seq=claim.call.seq, communicator=name)
@@ -129,6 +132,13 @@ class Reporter:
                 found = _shared(found, self._next(rank))
         stage = self._stage(claim.ranks)
         return replace(found, stage=stage) if stage is not None else found
+
+    def _any_of_a_run(self, call: NextCall) -> bool:
+        """Whether a rank that is a call short stands where its peer does, at the end of a run: without
+        completions it may have left out any one of the run as well."""
+        seen, number = call.seen_at
+        alike = call.role_peer and not call.op.is_p2p and number == int(self.frontier.calls[seen]) - 1
+        return alike and not self.frontier.has_end
 
     def _next(self, rank: int) -> Where:
         return self.where(int(self.frontier.ranks[rank]), int(self.frontier.calls[rank]))

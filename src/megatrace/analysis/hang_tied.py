@@ -42,6 +42,9 @@ class Meetings:
             known = away & (peer >= 0) & (peer < len(self._stage))
             mine = self._stage[int(self.frontier.ranks[rank])]
             away[known] = self._stage[peer[known]] != mine
+            # The schedule tells with whom stages exchange: what it does not know then stays within one.
+            if away[known].any():
+                away &= known
         messages = np.flatnonzero(away)
         return int(messages[-1]) + 1 if len(messages) else 0
 
