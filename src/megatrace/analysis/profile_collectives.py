@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from statistics import median
 
 import numpy as np
 
+from megatrace.analysis.gpu_types import gpu_type
 from megatrace.analysis.profile_overlap import Intervals, common, covered, length, union
 from megatrace.analysis.profile_stacks import host_rows, launches, places, stacks
 from megatrace.model.events import Op
@@ -149,18 +151,58 @@ def _by_shape(profile: RankProfile, row: int, op: Op) -> Collective:
     )
 
 
-def collectives(found: Sequence[Sequence[Call]]) -> tuple[CollectiveTime, ...]:
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is known of the machines of a job: GPUs of each, and bytes/s that one sends to the others, one
+    way."""
+
+    gpus: int = 0
+    link: float | None = None
+
+    def holds(self, ranks: Sequence[int]) -> bool:
+        """Whether ranks lie on one machine, if ranks are counted machine by machine."""
+        return self.gpus > 0 and len(ranks) > 1 and len({rank // self.gpus for rank in ranks}) == 1
+
+
+def machine_of(profiles: Sequence[RankProfile]) -> Machine:
+    """Of recorded profiles; nothing is known where they differ."""
+    names, counts = {one.device_name for one in profiles}, {one.gpus for one in profiles}
+    kind = gpu_type(names.pop()) if len(names) == 1 else None
+    return Machine(counts.pop() if len(counts) == 1 else 0, None if kind is None else kind.link)
+
+
+def collectives(
+    found: Sequence[Sequence[Call]], machine: Machine | None = None
+) -> tuple[CollectiveTime, ...]:
     """Calls of all ranks (one sequence a rank) by operation, group and payload, the most time first."""
+    machine = machine or Machine()
     kinds: dict[tuple[Op, str, tuple[int, ...], int | None, int | None], list[Call]] = {}
     for calls_of_rank in found:
         for one in calls_of_rank:
             key = (one.call.op, one.call.group, one.call.ranks, one.call.group_size, payload(one.call))
             kinds.setdefault(key, []).append(one)
-    made = [_row(calls_of_kind) for calls_of_kind in kinds.values()]
+    made = _beside([_row(calls_of_kind, machine) for calls_of_kind in kinds.values()])
     return tuple(sorted(made, key=lambda row: -row.total))
 
 
-def _row(found: list[Call]) -> CollectiveTime:
+def _beside(rows: list[CollectiveTime]) -> list[CollectiveTime]:
+    """With the bandwidth of other groups like it beside each."""
+    like: dict[tuple[Op, int | None, int | None], list[CollectiveTime]] = {}
+    for row in rows:
+        if row.bus is not None:
+            like.setdefault((row.op, row.nbytes, row.group_size), []).append(row)
+    told = []
+    for row in rows:
+        others = [
+            one.bus
+            for one in like.get((row.op, row.nbytes, row.group_size), [])
+            if one is not row and one.bus is not None
+        ]
+        told.append(replace(row, alike=median(others)) if others and row.bus is not None else row)
+    return told
+
+
+def _row(found: list[Call], machine: Machine) -> CollectiveTime:
     call = found[0].call
     times = sorted(_call_times(found))
     middle, size = times[(len(times) - 1) // 2], payload(call)
@@ -181,6 +223,7 @@ def _row(found: list[Call]) -> CollectiveTime:
         bus=algorithm * bus_factor(call.op, members) if algorithm and members and members > 1 else None,
         ranks=tuple(sorted({one.rank for one in found})),
         dtype=call.dtype,
+        link=machine.link if machine.holds(call.ranks) else None,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from megatrace.analysis import profile_overlap, profile_tables, profile_times
-from megatrace.analysis.profile_collectives import bubble, calls, collectives
+from megatrace.analysis.profile_collectives import bubble, calls, collectives, machine_of
 from megatrace.analysis.profile_job_path import job_path
 from megatrace.analysis.profile_path import Window, critical_path, windows
 from megatrace.analysis.profile_queues import memory, queues
@@ -51,7 +51,7 @@ def profile(
         kernels=profile_times.kernels(device, {name: work_of(name) for name in device.names}),
         paths=tuple(path for one in profiles for path in paths(one, window)),
         job_path=job_path(profiles, communication),
-        collectives=collectives(communication),
+        collectives=collectives(communication, machine_of(profiles)),
         queues=tuple(queue for one in profiles for queue in queues(one)),
         memory=tuple(use for one in profiles for use in memory(one)),
         flame=profile_times.flame(host),

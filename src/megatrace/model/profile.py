@@ -208,6 +208,8 @@ class RankProfile:
     memory: MemoryEvents | None = None
     world_size: int | None = None
     device_name: str = ""
+    gpus: int = 0
+    """of its machine, as the profiler saw them; 0 where not recorded"""
     epoch: int = 0
     rank_known: bool = True
     lines: int = 0

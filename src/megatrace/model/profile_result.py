@@ -188,7 +188,9 @@ class CollectiveTime:
     ``nbytes`` is the payload of one rank by the convention of nccl-tests, None where the recording does not
     say. A call's own time is that of its fastest rank where several ranks were recorded (the others waited
     for the last to come), else that of the one there is. ``algorithm`` and ``bus`` are bytes per second of
-    the median call.
+    the median call; ``link`` is what such GPUs send at most where the group lies within one machine,
+    ``alike`` the median of ``bus`` over other groups of as many ranks with the same operation and size; None
+    where that is not known.
     """
 
     op: Op
@@ -205,6 +207,8 @@ class CollectiveTime:
     bus: float | None
     ranks: tuple[int, ...]
     dtype: str = ""
+    link: float | None = None
+    alike: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

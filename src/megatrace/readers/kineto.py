@@ -24,6 +24,8 @@ from megatrace.readers.kineto_stream import EventStream
 from megatrace.readers.opening import sources
 from megatrace.readers.source import ReadOptions, Source
 
+MAX_GPUS = 256
+"""Of a machine; a longer list is damage."""
 MARKS = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"')
 """Keys that only such a file has near its beginning; the list of devices may push the others away."""
 SAY_EVERY = 8 << 20
@@ -101,6 +103,7 @@ def read_profile(source: Source, place: int, progress: Progress | None = None) -
         memory=columns.memory(),
         world_size=_world(header),
         device_name=_device(header),
+        gpus=_gpus(header),
         epoch=max(base, 0),
         rank_known=known,
         lines=lines,
@@ -179,6 +182,11 @@ def _device(header: dict[str, Any]) -> str:
     devices = header.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else {}
     return str(first.get("name", "")) if isinstance(first, dict) else ""
+
+
+def _gpus(header: dict[str, Any]) -> int:
+    devices = header.get("deviceProperties")
+    return len(devices) if isinstance(devices, list) and len(devices) <= MAX_GPUS else 0
 
 
 def _notes(source: Source, stream: EventStream, bad: int) -> list[str]:

@@ -104,11 +104,18 @@ def collective_table(result: ProfileResult) -> Table:
             format_duration(one.exposed),
             _speed(one.algorithm),
             _speed(one.bus),
+            _share_of(one.bus, one.link),
+            _share_of(one.bus, one.alike),
         )
         for one in result.collectives
     ]
-    head = ("Operation", "Group", "Ranks", "Size", "Count", "Median", "Exposed", "Algorithm", "Bus")
+    speeds = ("Algorithm", "Bus", "Of link", "Of alike")
+    head = ("Operation", "Group", "Ranks", "Size", "Count", "Median", "Exposed", *speeds)
     return _table(head, rows, numbers=2)
+
+
+def _share_of(value: float | None, whole: float | None) -> str:
+    return "–" if value is None or not whole else f"{value / whole:.0%}"
 
 
 def _speed(value: float | None) -> str:

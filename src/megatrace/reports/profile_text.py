@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatrace.model.profile_result import (
+    CollectiveTime,
     CriticalPath,
     OperatorTime,
     ProfileResult,
@@ -185,7 +186,7 @@ def _kernels(page: Page, result: ProfileResult, rows: int) -> None:
 
 
 def _collectives(page: Page, result: ProfileResult, rows: int) -> None:
-    shown = [
+    shown: list[tuple[str, ...]] = [
         (
             one.op.name.lower(),
             format_size(one.nbytes) if one.nbytes is not None else "?",
@@ -199,8 +200,21 @@ def _collectives(page: Page, result: ProfileResult, rows: int) -> None:
         )
         for one in result.collectives[:rows]
     ]
-    head = ("operation", "size", "count", "total", "exposed", "p50", "alg. GB/s", "bus GB/s", "group")
-    _table(page, "collectives", head, shown, len(result.collectives) - rows)
+    head: tuple[str, ...] = ("operation", "size", "count", "total", "exposed", "p50", "alg. GB/s", "bus GB/s")
+    against = [_against(one) for one in result.collectives[:rows]]
+    if any(against):
+        head = (*head, "of")
+        shown = [(*row[:-1], share, row[-1]) for row, share in zip(shown, against, strict=True)]
+    _table(page, "collectives", (*head, "group"), shown, len(result.collectives) - rows)
+
+
+def _against(one: CollectiveTime) -> str:
+    """The bus bandwidth against what the GPUs' links carry, else against groups like it."""
+    if one.bus is None:
+        return ""
+    if one.link is not None:
+        return f"{one.bus / one.link:.0%} of link"
+    return "" if not one.alike else f"{one.bus / one.alike:.0%} of alike"
 
 
 def _bandwidth(value: float | None) -> str:
