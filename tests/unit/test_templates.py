@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from megatrace.bot.catalogue import select
+from megatrace.bot.check_runner import run_inline
+from megatrace.bot.checks import CHECKS
 from megatrace.bot.comparison import Differs, compare
+from megatrace.bot.counters import Counters
 from megatrace.bot.facts import Facts, collect
 from megatrace.bot.facts_devices import Value
 from megatrace.bot.inspecting import catalogue, inspect_recording
 from megatrace.bot.look import Look
-from megatrace.bot.recorded_system import RecordedSystem, Recording
+from megatrace.bot.recorded_system import RecordedSystem, Recorder, Recording
 from megatrace.bot.recording import write_recording
 from megatrace.bot.shadow import evaluate
 from megatrace.bot.specimens.files import written
@@ -123,7 +126,9 @@ class TestComparing:
             "os.kernel": "5.15",
         }
         known["mounts./tmp2"] = "xfs rw"
-        found = compare(flatten(tree), Facts(known, {"gpu": "nvidia-smi hangs"}))
+        found = compare(
+            flatten(tree), Facts(known, {"gpu": "nvidia-smi hangs"}, {"sysctl", "mounts", "gpu", "os"})
+        )
         assert [(item.kind, item.key) for item in found] == [
             (Differs.DRIFT, "sysctl.vm.swappiness"), (Differs.EXTRA, "mounts./tmp2"),
             (Differs.MISSING, "mounts./data"), (Differs.UNKNOWN, "gpu.count"),
@@ -137,7 +142,7 @@ class TestComparing:
             "module.x": "5.1",
             "process.cpu_quota": 8.0,
         }
-        assert compare(template, Facts(known)) == []
+        assert compare(template, Facts(known, families={"net", "ib", "module", "process"})) == []
 
     def test_a_container_with_eight_of_many_cores(self) -> None:
         quota = made(__sys__fs__cgroup__cpu_max="x")
@@ -194,7 +199,8 @@ class TestShadow:
 
     def test_one_machine_of_a_hundred_passes(self) -> None:
         fleet = [made(name=f"n{number}") for number in range(60)]
-        fleet[7].files["/sys/module/nvidia/version"] = "535.1\n"
+        for number, recording in enumerate(fleet):
+            recording.files["/sys/module/nvidia/version"] = "535.1\n" if number == 7 else "550.127.08\n"
         found = evaluate(fleet, {"versions.driver": "550.127.08"}, {}, FEW)
         assert [item.node for item in found.changed] == ["n7"]
         assert not found.held
@@ -264,3 +270,16 @@ class TestFacts:
         found = facts(recording)
         assert {"os", "cpu", "memory"} <= set(found.unknown)
         assert any(item.kind is Differs.UNKNOWN for item in compare({"cpu.clocksource": "tsc"}, found))
+
+    def test_a_machine_without_gpus_is_not_as_a_template_with_gpus_says(self) -> None:
+        found = compare(load("h100-sxm"), facts(made("cpu-ib")))
+        assert {item.key for item in found if item.kind is Differs.MISSING} >= {"gpu.count", "gpu.model"}
+        assert not any(item.key == "nvlink.links" for item in found)  # tells a check, is no fact
+
+    def test_a_recording_that_was_taken_without_a_template_can_be_compared(self, tmp_path: Path) -> None:
+        recorder = Recorder(RecordedSystem(made()))
+        run_inline(select(catalogue()), recorder, CHECKS, counters=Counters())
+        taken = recorder.recording
+        assert not taken.complete
+        assert facts(taken).known == facts(made()).known
+        assert compare(load("h100-sxm"), facts(taken)) == compare(load("h100-sxm"), facts(made()))

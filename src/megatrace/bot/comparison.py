@@ -3,7 +3,7 @@ family."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -12,16 +12,15 @@ from megatrace.bot.facts import Facts
 LISTED = ("mounts", "kernel.cmdline", "module", "nccl.conf", "ib.firmware", "routing")
 """Families in which a key that the template does not name is worth saying, once it names any."""
 NOT_FACTS = (
-    "limits.",
-    "bmc.",
-    "switch.",
-    "kubernetes.",
-    "cabling.",
-    "board_firmware.",
-    "infiniband.",
+    "cpu.count",
+    "cpu.numa_nodes",
+    "ib.mtu",
+    "memory.total_gib",
     "nccl.env.",
+    "os.cmdline",
+    "os.services",
 )
-"""Families that tell checks what to do or ask, and which no machine has as a fact."""
+"""Keys, or their beginnings, in families of facts that say something to a check and are no fact themselves."""
 
 
 class Differs(Enum):
@@ -65,18 +64,17 @@ def compare(template: Mapping[str, object], facts: Facts) -> list[Difference]:
     found: list[Difference] = []
     leaves = {key: value for key, value in template.items() if not isinstance(value, Mapping)}
     for key, expected in leaves.items():
-        if key in ("name", "about") or key.startswith(
-            ("limits.", "bmc.", "switch.", "kubernetes.", "cabling.")
-        ):
+        family = key.split(".")[0]
+        if family not in facts.families or key.startswith(NOT_FACTS):
             continue
         if key in facts.known:
             if not same(expected, facts.known[key]):
                 found.append(Difference(key, Differs.DRIFT, expected, facts.known[key]))
             continue
-        reason = next((why for family, why in facts.unknown.items() if key.split(".")[0] == family), None)
+        reason = facts.unknown.get(family)
         if reason is not None:
             found.append(Difference(key, Differs.UNKNOWN, expected, reason=reason))
-        elif key.split(".")[0] in _families(facts.known):
+        else:
             found.append(Difference(key, Differs.MISSING, expected))
     for family in LISTED:
         if any(key.startswith(f"{family}.") for key in leaves):
@@ -86,11 +84,6 @@ def compare(template: Mapping[str, object], facts: Facts) -> list[Difference]:
                 if key.startswith(f"{family}.") and key not in leaves
             ]
     return sorted(found, key=lambda item: (item.kind.value, item.key))
-
-
-def _families(keys: Iterable[str]) -> set[str]:
-    # A family of which a machine shows nothing (no GPU, no NIC, no root) is not a list of things missing.
-    return {key.split(".")[0] for key in keys}
 
 
 def same(expected: object, found: object) -> bool:

@@ -54,10 +54,11 @@ NCCL_LIBRARIES = ("/usr/lib/*/libnccl.so.2.*", "/usr/lib64/libnccl.so.2.*", "/us
 
 @dataclass
 class Facts:
-    """``known`` by key; ``unknown`` key or family → why it could not be read."""
+    """``known`` by key; ``unknown`` family → why it could not be read; ``families`` that were looked at."""
 
     known: dict[str, Value] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    families: set[str] = field(default_factory=set)
 
 
 def collect(look: Look, *families: str) -> Facts:
@@ -68,6 +69,7 @@ def collect(look: Look, *families: str) -> Facts:
             part = look.memo(f"facts {mine[0]}", partial(_part, look, mine, read))
             facts.known |= part.known
             facts.unknown |= part.unknown
+            facts.families |= set(mine)
     return facts
 
 
@@ -126,7 +128,8 @@ def _system(look: Look) -> Iterator[tuple[str, Value]]:
 
 
 def _kernel(look: Look) -> Iterator[tuple[str, Value]]:
-    for word in (look.text("/proc/cmdline") or "").split():
+    words = (look.text("/proc/cmdline") or "").split(" -- ")[0]  # what follows is for the first process
+    for word in words.split():
         name, equals, value = word.partition("=")
         if not OWN_CMDLINE.match(name):
             yield f"kernel.cmdline.{name}", value if equals else True

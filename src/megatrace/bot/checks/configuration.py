@@ -233,6 +233,9 @@ def template_drift(look: Look) -> Iterator[Problem]:
     Source: the facts of `megatrace template facts`. Threshold: any difference, told once a family; watched
     only, because a template that was learned last month knows nothing of today's roll-out. Remedy: `megatrace
     template diff` shows each key."""
+    collect(
+        look
+    )  # all of it and always, so that a recording of this machine can be learned from and compared
     found = _differences(look, *OTHERS)
     families = sorted({item.key.split(".")[0] for item in found})
     for family in families:
