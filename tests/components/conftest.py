@@ -13,6 +13,7 @@ from tests.components.nccl_jobs import Built, build
 from tests.components.prometheus_server import prometheus
 from tests.components.redfish_bmc import redfish_board, redfish_power
 from tests.components.ring_programs import SOURCES
+from tests.components.slurm_cluster import slurm
 from tests.components.snmp_switch import snmp_switch
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "prometheus",
     "redfish_board",
     "redfish_power",
+    "slurm",
     "snmp_switch",
 ]
 """Fixtures of the real components, one file each, found by pytest in this module."""
