@@ -20,7 +20,7 @@ NOT_FACTS = (
     "os.cmdline",
     "os.services",
 )
-"""Keys, or their beginnings, in families of facts that say something to a check and are no fact themselves."""
+"""Keys, or their beginnings, in families of facts that only tell a check what to expect."""
 
 
 class Differs(Enum):
