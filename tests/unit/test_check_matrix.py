@@ -84,6 +84,15 @@ def test_beside_a_lost_gpu_the_others_are_still_looked_at() -> None:
     assert temperature.outcome is Outcome.OK
 
 
+def test_from_a_container_nobody_is_called_dead() -> None:
+    made = machine("h100-ib")
+    made.processes = [item for item in made.processes if item.name in ("systemd", "slurmd")]
+    made.owners.append((0, 77_123))
+    made.gpus[0]["fb_memory_usage/used"] = "9120 MiB"
+    (result,) = inspect_recording(written(made), select(catalogue(), names=("GPU-22",))).results
+    assert result.outcome is Outcome.SKIPPED
+
+
 def test_a_link_names_both_ends() -> None:
     tried = try_fault(faults.FAULTS["port_down"], "h100-roce")
     assert tried.mine[0].culprits.links[0].src.device == f"{tried.device}/1"

@@ -34,6 +34,12 @@ def processes(look: Look) -> tuple[Process, ...]:
     return look.memo("processes", lambda: _processes(look))
 
 
+def all_visible(look: Look) -> bool:
+    """Whether these are the processes of the machine, and not those of a container: only there the kernel's
+    own are."""
+    return any(item.name == "kthreadd" for item in processes(look))
+
+
 def _processes(look: Look) -> tuple[Process, ...]:
     found = []
     for path in look.system.glob("/proc/[0-9]*/stat")[:MAX_PROCESSES]:

@@ -11,7 +11,7 @@ from megatrace.bot.checks import check
 from megatrace.bot.gpus import Gpu, driver_query, gpus, on_bus, place_of, refusals
 from megatrace.bot.kernel_log import kernel_facts, of
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
-from megatrace.bot.processes import Process, processes
+from megatrace.bot.processes import Process, all_visible, processes
 from megatrace.model.check import Step
 from megatrace.model.finding import Severity
 from megatrace.model.series import FactKind
@@ -242,6 +242,8 @@ def leftovers(look: Look) -> Iterator[Problem]:
     more than 1 GiB without a living process for 2 min, because a job that ends frees its memory within a
     minute. Remedy: end the process; reset the GPU where there is none left."""
     seen = gpus(look)
+    if not all_visible(look):
+        raise Skipped("the processes of the machine cannot be seen from this container")
     owners = _owners(look)
     jobs = [item for item in processes(look) if item.in_job]
     scheduled = any(item.name in ("slurmd", "kubelet") for item in processes(look))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megatrace.bot.checks import check
+from megatrace.bot.counters import Growth
 from megatrace.bot.gpus import gpus, place_of
 from megatrace.bot.look import Look, Problem, Skipped
 from megatrace.model.finding import Severity
 from megatrace.readers.tool_table import read_table
+from megatrace.units import NS_PER_S, format_duration
 
 RETIRED = 60
 """Retired pages from which a card (V100 and older, which hold 64) is replaced."""
+DAY_S = 86_400.0
+"""Seconds: lost data is told of for a day, or until the GPU was reset."""
 SINGLE_PER_HOUR = 10_000.0
 BANKS_LOW = 1
 
@@ -41,10 +45,11 @@ def uncorrectable(look: Look) -> Iterator[Problem]:
         if count is None:
             continue
         known += 1
-        growth = look.grown(f"gpu.{gpu.place}.ecc.uncorrectable", count)
-        if growth is not None and growth.amount > 0:
+        growth = look.grown(f"gpu.{gpu.place}.ecc.uncorrectable", count, DAY_S)
+        # A counter at zero was reset, and with it the GPU: what was lost is lost, and nothing is to be done.
+        if growth is not None and growth.amount > 0 and count > 0:
             yield look.fail(
-                f"{gpu.name}: {growth.amount:.0f} uncorrectable memory errors since the last look",
+                f"{gpu.name}: {growth.amount:.0f} uncorrectable memory errors {_within(growth)}",
                 device=gpu.place,
                 evidence=[
                     f"the counter stands at {count:.0f}; on this GPU Xid 94, 95 or 154 decide what follows"
@@ -56,6 +61,10 @@ def uncorrectable(look: Look) -> Iterator[Problem]:
     if not known:
         raise Skipped("no GPU counts memory errors (no ECC)")
     look.said = f"none new on {known} GPUs"
+
+
+def _within(growth: Growth) -> str:
+    return f"within {format_duration(max(growth.seconds, 1.0) * NS_PER_S)}"
 
 
 @check(

@@ -19,6 +19,8 @@ SERVICES = (
     "chronyd", "chrony", "ntpd", "systemd-timesyncd", "rasdaemon", "opensmd", "openibd", "autofs", "sssd",
 )  # fmt: skip
 """Services without which a node serves no job, or serves it blindly; of these, those that are there count."""
+TOLD_S = 86_400.0
+"""Seconds after a boot for which it is told that nobody asked for it."""
 RESTARTS = 5.0
 RESTARTS_S = 1_800.0
 _TAINTS = {
@@ -111,8 +113,11 @@ def rebooted(look: Look) -> Iterator[Problem]:
             remedy="read them, move them away; the BMC's event log tells of hardware",
             key="pstore",
         )
+    boot, up = look.text("/proc/sys/kernel/random/boot_id") or "", look.number("/proc/uptime") or 0.0
     if look.rebooted:
         shut = _shut_down(look)
+        if shut is False:
+            look.note("boot.unplanned", boot)
         if shut is None:
             yield look.warn(
                 "the machine was booted since the last look; whether it was shut down before is not recorded",
@@ -120,13 +125,13 @@ def rebooted(look: Look) -> Iterator[Problem]:
                 remedy="compare with planned work",
                 key="boot",
             )
-        elif not shut and not records:
-            yield look.fail(
-                "the machine went down without a shutdown and was booted again",
-                evidence=["last -x shows no shutdown before the last boot"],
-                remedy="read the BMC's event log (power, watchdog, thermal trip) before the node gets a job",
-                key="boot",
-            )
+    if boot and look.counters.noted("boot.unplanned") == boot and up < TOLD_S and not records:
+        yield look.fail(
+            "the machine went down without a shutdown and was booted again",
+            evidence=["last -x shows no shutdown before the last boot"],
+            remedy="read the BMC's event log (power, watchdog, thermal trip) before the node gets a job",
+            key="boot",
+        )
     look.said = "no crash record; " + (
         "booted, after a shutdown" if look.rebooted else "the same boot as at the last look"
     )

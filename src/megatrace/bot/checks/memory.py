@@ -104,10 +104,10 @@ def uncorrected(look: Look) -> Iterator[Problem]:
     kernel log. Threshold: any. Remedy: drain; replace the DIMM that is named, else read the BMC's event log.
     """
     for name, count in _counts(look, "ue"):
-        growth = look.grown(f"edac.{name}.ue", count)
-        if growth is not None and growth.amount > 0:
+        growth = look.grown(f"edac.{name}.ue", count, 86_400)
+        if growth is not None and growth.amount > 0 and count > 0:
             yield look.fail(
-                f"DIMM {name}: {growth.amount:.0f} uncorrected memory errors since the last look",
+                f"DIMM {name}: {growth.amount:.0f} uncorrected memory errors within a day",
                 device=f"DIMM {name}",
                 remedy="drain the node and replace the DIMM",
             )

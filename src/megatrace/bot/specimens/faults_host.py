@@ -229,7 +229,7 @@ def crash_record(machine: Machine, draw: Random) -> str:
     return ""
 
 
-@fault("power_lost", "OS-02", "a machine that went down by itself", "P0", ALL, job=False)
+@fault("power_lost", "OS-02", "a machine that went down by itself", "P0", ALL, job=False, looks=(60.0, 60.0))
 def power_lost(machine: Machine, draw: Random) -> str:
     machine.boot, machine.uptime, machine.shut_down = "b0071d00-0000-4000-8000-00000000beef", 300.0, False
     return ""

@@ -174,6 +174,7 @@ def machine(name: str) -> Machine:
         )  # fmt: skip
     made.processes = [
         Running(1, "systemd"),
+        Running(2, "kthreadd", parent=0),
         Running(900, "slurmd"),
         Running(901, "chronyd"),
         Running(902, "sshd"),
