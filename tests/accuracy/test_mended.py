@@ -37,6 +37,10 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "dead_node:cp2-gather:105485",
         "text-hash",
     ),
+    "who stands at the call that one ran ahead of does not move": (
+        "skipped_collective:tp8-pp4-dp1:110383",
+        "text",
+    ),
     "a message that a dead node sent last may never have left it": ("dead_node:tp1-pp4-dp4:105497", "text"),
     "two tensor groups that came to their waits a millisecond apart stopped in no known order": (
         "late_deaths:tp8-pp4-dp1:104523",

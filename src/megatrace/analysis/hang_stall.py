@@ -171,6 +171,10 @@ def _by_overdue(
         return Stall(Standing.STANDS, end, silence, f"others went on for {_s(silence)} after it")
     # A call in flight holds all its members, on a moving job as on one that stands.
     largest = max((set(root.ranks) for root in first), key=len)
+    # So does one at which all but a few stand, who left something out before it.
+    for root in first:
+        if root.kind is RootKind.AHEAD:
+            largest |= set(graph.calls.rank[graph.rows_of(root.instances[0])].tolist())
     moving = [rank for rank, value in ratio.items() if value < 1.0 and rank not in largest]
     if len(moving) > MANY * len(frontier) and _beyond_one_node(frontier, moving, node_of):
         reason = f"{len(moving)} ranks were free to go on when the recording ended: the job was moving"
