@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from megatrace.bot.components import components, owner
-from megatrace.bot.ledger import Ledger
+from megatrace.bot.ledger import Ledger, remembered
 from megatrace.bot.recorded_system import RecordedSystem, Recording
 from megatrace.commands.main import main
 from megatrace.errors import TraceError, UsageError
 from megatrace.model.check import CheckResult, Inspection, Outcome, Step
 from megatrace.model.finding import Culprits, Device, Finding, Kind, Severity
 from megatrace.model.parts import Component
+from megatrace.model.system import Ran
 from megatrace.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE
 
 T0 = 1_796_000_000_000_000_000
@@ -178,6 +180,22 @@ def test_parts_are_read_from_the_machine() -> None:
     assert {device: part.key for device, part in owners.items() if part is not None} == by_device
     assert owner(found, "mlx5_01") is None
     assert owner(found, "0000:99:00.0") is None
+
+
+def test_a_driver_that_hangs_is_not_asked_again(tmp_path: Path) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Asked(RecordedSystem):
+        def run(self, argv: Sequence[str], timeout_s: float = 0) -> Ran:
+            asked.append(tuple(argv))
+            return super().run(argv)
+
+    system = Asked(Recording(name="n1", time=T0))
+    hung = CheckResult("GPU-03", Outcome.FAIL)
+    remembered(Inspection("n1", T0, "", (hung,)), system, tmp_path / "parts.sqlite")
+    assert {argv[0] for argv in asked} == {"dmidecode"}
+    remembered(Inspection("n1", T0, "", ()), system, tmp_path / "parts.sqlite")
+    assert {argv[0] for argv in asked} == {"dmidecode", "nvidia-smi"}
 
 
 def test_the_command_prints_records_and_lemons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

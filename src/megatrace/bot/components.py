@@ -31,9 +31,11 @@ _NO_SERIAL = re.compile(
 """What firmware writes where it knows no number."""
 
 
-def components(system: System) -> tuple[Component, ...]:
-    """Every part that has a number of its own: the machine itself first."""
-    parts = (*_machine(system), *_gpus(system), *_ports(system), *_disks(system), *_dimms(system))
+def components(system: System, *, ask_driver: bool = True) -> tuple[Component, ...]:
+    """Every part that has a number of its own: the machine itself first. ``ask_driver``: not where it is known
+    to hang."""
+    gpus = _gpus(system) if ask_driver else ()
+    parts = (*_machine(system), *gpus, *_ports(system), *_disks(system), *_dimms(system))
     return tuple(parts[:MAX_PARTS])
 
 
