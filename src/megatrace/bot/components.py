@@ -32,8 +32,10 @@ _NO_SERIAL = re.compile(
 
 
 def components(system: System, *, ask_driver: bool = True) -> tuple[Component, ...]:
-    """Every part that has a number of its own: the machine itself first. ``ask_driver``: not where it is known
-    to hang."""
+    """Every part that has a number of its own: the machine itself first.
+
+    ``ask_driver``: not where it is known to hang.
+    """
     gpus = _gpus(system) if ask_driver else ()
     parts = (*_machine(system), *gpus, *_ports(system), *_disks(system), *_dimms(system))
     return tuple(parts[:MAX_PARTS])
