@@ -186,7 +186,7 @@ def _read(report: _Report, number: int, states: bool) -> _Part:
     n = len(joined)
     events = Events(
         rank=joined, op=told.op, seq=np.full(n, report.seq, np.int64), enqueue=np.zeros(n, np.int64),
-        count=told.count, comm=np.full(n, number, np.int32), 
+        count=told.count, comm=np.full(n, number, np.int32),
         start=told.start if states else None, end=told.end,
     )  # fmt: skip
     before = report.seq - 1
