@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.components.dask_cluster import dask
 from tests.components.fake_nvml import fake_nvml, nvml_library
 from tests.components.ipmi_bmc import ipmi_bmc
 from tests.components.native_builds import compiled, needs_compiler
@@ -19,6 +20,7 @@ from tests.components.snmp_switch import snmp_switch
 __all__ = [
     "built",
     "check",
+    "dask",
     "fake_nvml",
     "ipmi_bmc",
     "nvml_library",

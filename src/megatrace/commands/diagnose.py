@@ -17,7 +17,9 @@ import typer
 
 from megatrace.clock import SystemClock
 from megatrace.commands import command, output, pipeline
+from megatrace.commands.engines import Engine, reading
 from megatrace.errors import UnknownName
+from megatrace.readers.opening import file_list
 from megatrace.reports import ReportOptions, reports
 
 
@@ -64,6 +66,10 @@ def diagnose(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="All evidence, inputs and gaps.")] = False,
     lang: Annotated[Language, typer.Option(help="Language of the text report.")] = Language.en,
+    engine: Annotated[
+        Engine, typer.Option(help="Who reads call logs; auto takes processes from 512 MiB on.")
+    ] = Engine.auto,
+    scheduler: Annotated[str | None, typer.Option(help="Of a Dask cluster, for --engine dask.")] = None,
 ) -> int:
     """Reads recordings of one job and prints what is wrong with it.
 
@@ -76,9 +82,9 @@ def diagnose(
     clock = SystemClock()
     declared = pipeline.Declared(config, ranks_per_node, hostfile, baseline)
     until = None if now is None else pipeline.parse_now(now, clock.now())
-    with pipeline.progress() as say:
-        wanted = perfetto is not None or out is not None
-        diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say, timeline=wanted)
+    wanted = perfetto is not None or out is not None
+    with pipeline.progress() as say, reading(engine, scheduler, file_list(paths)) as ahead:
+        diagnosis = pipeline.diagnose_paths(paths, declared, now=until, say=say, timeline=wanted, ahead=ahead)
     options = ReportOptions(
         verbose=verbose,
         lang=lang.value,

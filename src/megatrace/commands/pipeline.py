@@ -38,7 +38,7 @@ from megatrace.model.finding import Diagnosis
 from megatrace.model.job import JobConfig, Sourced
 from megatrace.model.trace import Trace
 from megatrace.readers.archive import is_archive, stream
-from megatrace.readers.opening import open_trace
+from megatrace.readers.opening import Ahead, open_trace
 from megatrace.readers.source import ReadOptions, Source
 from megatrace.units import NS_PER_S
 
@@ -98,8 +98,9 @@ def diagnose_paths(
     say: Say | None = None,
     *,
     timeline: bool = False,
+    ahead: Ahead | None = None,
 ) -> Diagnosis:
-    """The diagnosis of everything that the paths name as one job.
+    """The diagnosis of everything that the paths name as one job; ``ahead`` reads call logs elsewhere.
 
     ``now`` in ns since the epoch, None where nobody said how long the job has been standing; ``timeline``
     keeps the calls around the first finding. Raises what ``open_trace`` and the configuration raise.
@@ -109,7 +110,7 @@ def diagnose_paths(
     packed = packed_with(paths)
     if packed is not None:
         job, now = job or packed.job, packed.now if now is None else now
-    trace = open_trace(paths, options=ReadOptions(progress=_reading(say)))
+    trace = open_trace(paths, options=ReadOptions(progress=_reading(say)), ahead=ahead)
     if job is not None:
         trace = trace.with_job(job)
     return diagnose_trace(trace, now, say, earlier, timeline=timeline)

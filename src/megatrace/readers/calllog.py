@@ -12,6 +12,7 @@ the others, and everything that was left out is counted and said.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from megatrace.errors import TraceError
 from megatrace.model.events import NO_COMM, EventFlag, Events, Op
 from megatrace.model.trace import Communicator, Coverage, InputInfo, Observable, Trace
 from megatrace.readers import registry
-from megatrace.readers.calllog_columns import ROW_DTYPES, Parsed, Parser, TextBuffer
+from megatrace.readers.calllog_columns import Parsed, Parser, TextBuffer
 from megatrace.readers.calllog_hash import NO_HASH, Interner, resolve
 from megatrace.readers.calllog_line import Defect, Flag, defect_of
 from megatrace.readers.calllog_native import native_parser
@@ -35,10 +36,10 @@ from megatrace.readers.calllog_notes import (
     table_notes,
 )
 from megatrace.readers.calllog_numpy import NumpyParser
+from megatrace.readers.calllog_reduced import KEPT, MAX_BYTES, ReducedLog, is_packed, unpacked
 from megatrace.readers.calllog_table import Table, rank_slices, tidy
 from megatrace.readers.source import ReadOptions, Source
 
-_KEPT = {name: dtype for name, dtype in ROW_DTYPES.items() if name != "group_hash"} | {"group": np.int32}
 _LAYOUT = int(Flag.SAVE_COUNT | Flag.SEQ | Flag.BRACKETED)
 _HASHED = int(Flag.HASH | Flag.HASH_CUT)
 _NEWLINE = ord("\n")
@@ -64,9 +65,10 @@ class CallLogReader:
         del options  # all of them concern how bytes are fetched
         self._parser = parser or best_parser()
         self._buffer = TextBuffer(self._parser.block)
-        self._table = Table(_KEPT)
+        self._table = Table(KEPT)
         self._interner = Interner(compiled=self._parser.name == "native")
         self._files: list[FileReport] = []
+        self._reduced: list[ReducedLog] = []
 
     @property
     def rows(self) -> int:
@@ -78,12 +80,16 @@ class CallLogReader:
         line."""
         if not head:
             return "the file is empty"
-        if _CALL.search(head) or _BEGINNING.match(head):
+        if is_packed(head) or _CALL.search(head) or _BEGINNING.match(head):
             return None
         return f'no line of its first {len(head):,} bytes looks like "[1755590104.253968145] [Rank 0] Fun …"'
 
     def add(self, source: Source) -> None:
-        """Reads the file to its end. Never raises for what is in it."""
+        """Reads the file to its end. Never raises for what is in it, but CorruptTrace for a damaged reduced
+        one."""
+        if is_packed(source.head):
+            self._reduced += unpacked(source.read_whole(MAX_BYTES), source.name)
+            return
         report = FileReport(source.name, self._table.rows)
         self._files.append(report)
         self._table.begin_file()
@@ -187,8 +193,25 @@ class CallLogReader:
             return int(found[1])
         return self._table.last_rank() if self._table.rows > report.first_row else None
 
+    def reduced(self, place: int) -> ReducedLog:
+        """The one file that was added, for ``take`` of another reader. Nothing is left here."""
+        (report,) = self._files
+        hashes, partials = tuple(self._interner.hashes), tuple(self._interner.partials)
+        return ReducedLog(place, report, self._table.join(), hashes, partials)
+
+    def take(self, log: ReducedLog) -> None:
+        """As if its text had been added here and now."""
+        first = self._table.rows
+        self._files.append(replace(log.report, first_row=first))
+        self._table.begin_file()
+        group = self._interner.adopted(log.columns["group"], log.hashes, log.partials)
+        self._table.append({**log.columns, "group": group}, log.report.rows)
+
     def finish(self) -> Trace:
         """All files as one Trace. Raises TraceError where they hold no whole call line."""
+        reduced, self._reduced = sorted(self._reduced, key=lambda log: (log.place, log.report.name)), []
+        for log in reduced:
+            self.take(log)
         files = self._files
         label_files(files)
         if not self._table.rows:

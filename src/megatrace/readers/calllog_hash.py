@@ -12,6 +12,8 @@ communicator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -114,6 +116,14 @@ class Interner:
             store.append(value)
             self._code[cut, value] = code
         return code
+
+    def adopted(self, codes: Codes, hashes: Sequence[int], partials: Sequence[int]) -> Codes:
+        """The codes of another interner, whose hashes are given, as codes of this one: a new array."""
+        whole = [self._number(value, cut=False) for value in hashes]
+        cut = [self._number(value, cut=True) for value in partials]
+        # Counted from the end: -1 is NO_HASH, -2 the first partial one, as the codes themselves are.
+        number = np.array([*whole, *reversed(cut), NO_HASH], np.int32)
+        return number[codes]
 
     def begins_with(self, code: int, partial: int) -> bool:
         """Whether the whole hash may be what the partial one was cut from."""

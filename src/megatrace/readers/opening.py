@@ -4,7 +4,8 @@ Each file is opened once, unpacked by its first bytes, shown to every reader, an
 takes it. A file that nobody takes is an error only when nothing else was readable: a directory of logs
 holds other files too, and each is named in the notes with every reader's reason.
 
-Knows no format. Follows no link to a directory, reads no device, and never reads the same file twice.
+Knows no format, but that text call logs may have been read elsewhere. Follows no link to a directory, reads
+no device, and never reads the same file twice.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from megatrace.errors import TraceError, UnknownFormat, UsageError
 from megatrace.model.trace import Trace
 from megatrace.readers import Reader, registry
 from megatrace.readers.archive import is_archive, members
+from megatrace.readers.calllog import CallLogReader
+from megatrace.readers.calllog_reduced import ReducedLog, is_packed
 from megatrace.readers.joining import join_traces
 from megatrace.readers.source import ReadOptions, Source
 from megatrace.registry import Unavailable
@@ -55,20 +59,35 @@ class _Found:
     refused: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """path -> each reader's reason; no reason at all for an empty file"""
     seen: set[tuple[int, int]] = field(default_factory=set)
+    ahead: Ahead | None = None
 
 
-def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = None) -> Trace:
-    """Reads everything that the paths name as one job.
+class Ahead(Protocol):
+    """Reads call logs before their turn, elsewhere (other processes, other machines)."""
+
+    def begin(self, files: Sequence[str]) -> None:
+        """These will be asked for, in this order."""
+
+    def get(self, path: str) -> ReducedLog | None:
+        """The file as a worker read it; None where it has to be read here."""
+
+
+def open_trace(
+    paths: Sequence[Path | str], *, options: ReadOptions | None = None, ahead: Ahead | None = None
+) -> Trace:
+    """Reads everything that the paths name as one job; the same Trace with ``ahead`` and without.
 
     A path is a file, a directory (read recursively), a glob or ``-`` for stdin. Raises UsageError where
     a path names nothing, UnknownFormat with each reader's reason where nothing was recognised,
     TraceError where what was recognised holds nothing.
     """
     options = options or ReadOptions()
-    found = _Found(options)
+    found = _Found(options, ahead=ahead)
     files = list(_files(paths))
     if not files:
         raise TraceError(_nothing_in(paths), path=str(paths[0]) if paths else "")
+    if ahead is not None:
+        ahead.begin(files)
     for done, path in enumerate(files):
         if options.progress is not None and done % PROGRESS_EVERY == 0:
             options.progress(done, len(files), path)
@@ -84,6 +103,44 @@ def open_trace(paths: Sequence[Path | str], *, options: ReadOptions | None = Non
         if notes
         else trace
     )
+
+
+def reduce_files(files: Sequence[tuple[int, str]]) -> list[ReducedLog]:
+    """Those of (place, path) that are text call logs, read to their end; what is anything else is left out.
+
+    Members of archives and standard input are left to whoever reads the rest.
+    """
+    found: list[ReducedLog] = []
+    for place, path in files:
+        if path == STDIN:
+            continue
+        try:
+            raw = io.FileIO(path)
+        except OSError:
+            continue
+        with raw:
+            source = Source(path, cast(BinaryIO, raw), packed_size=os.fstat(raw.fileno()).st_size)
+            reader = CallLogReader(ReadOptions())
+            taken = source.head and not is_archive(source.head) and not is_packed(source.head)
+            if taken and reader.refuses(source.head) is None:
+                reader.add(source)
+                found.append(reader.reduced(place))
+    return found
+
+
+def file_list(paths: Sequence[Path | str]) -> list[str]:
+    """The files that ``open_trace`` would open, in its order; each once. Raises UsageError."""
+    seen: set[tuple[int, int] | str] = set()
+    files: list[str] = []
+    for path in _files(paths):
+        key: tuple[int, int] | str = path
+        with suppress(OSError):
+            info = Path(path).stat()
+            key = info.st_dev, info.st_ino
+        if key not in seen:
+            seen.add(key)
+            files.append(path)
+    return files
 
 
 def sources(paths: Sequence[Path | str], options: ReadOptions | None = None) -> Iterator[Source]:
@@ -196,7 +253,11 @@ def _offer(source: Source, found: _Found) -> None:
         if reason is None:
             found.readers[name] = reader
             found.last = (name, source.head[:2])
-            reader.add(source)
+            read = found.ahead.get(source.name) if found.ahead and isinstance(reader, CallLogReader) else None
+            if read is not None and isinstance(reader, CallLogReader):
+                reader.take(read)
+            else:
+                reader.add(source)
             return
         reasons[name] = reason
     found.refused.append((source.name, {source.kind: source.damage} if source.damage else reasons))
