@@ -161,8 +161,10 @@ class Stopped:
         return sorted(found)[:24]
 
     def _with(self, root: Root) -> set[int]:
-        """Ranks (indices) that are in the collectives in which the ranks of a root stand: one that is there by
-        another call than they are holds them up without lacking one."""
+        """Ranks (indices) that are in the collectives in which the ranks of a root stand.
+
+        One that is there by another call than they are holds them up without lacking one.
+        """
         calls, rows = self.scene.graph.calls, self.scene.graph.rows_of
         return {int(calls.rank[row]) for instance in root.instances[:4] for row in rows(int(instance))[:64]}
 

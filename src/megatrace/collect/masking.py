@@ -46,7 +46,10 @@ _IPV6 = re.compile(rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}(?![\
 _IPV6_SHORT = re.compile(
     rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){1,6}:(?:[0-9a-fA-F]{1,4}:){0,5}[0-9a-fA-F]{1,4}(?![\w:.])"
 )
-_SECRET_KEY = rb"[\w-]*(?:token(?!i[sz]|s)|secret|passw(?:or)?d|(?:api|access|private|wandb)[_-]?key|credential|authorization)[\w-]*"
+_SECRET_KEY = (
+    rb"[\w-]*(?:token(?!i[sz]|s)|secret|passw(?:or)?d|(?:api|access|private|wandb)[_-]?key"
+    rb"|credential|authorization)[\w-]*"
+)
 _SECRETS = (
     re.compile(rb"(?i)" + _SECRET_KEY + rb"[\"']?\s*[=:]\s*[\"']?(?:Bearer\s+)?([^\s\"',;]{4,})"),
     re.compile(rb"(?i)--" + _SECRET_KEY + rb"[= ]([^\s\"',;]{4,})"),
