@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megatrace.commands.engines import Engine, Workers, pool, reading
+from megatrace.commands.engines import (
+    WORTH_BYTES,
+    WORTH_PROCESSES,
+    Engine,
+    Workers,
+    _worth,
+    pool,
+    reading,
+)
 from megatrace.commands.reduce import _make, _shard, reduce
 from megatrace.errors import CorruptTrace, TraceError, UsageError
 from megatrace.model.trace import Trace
@@ -170,6 +178,22 @@ def test_other_files_between_the_logs_stay_as_they_are(tmp_path: Path) -> None:
 def test_small_logs_are_read_here(tmp_path: Path) -> None:
     with reading(Engine.auto, None, file_list([write_logs(tmp_path / "logs")])) as workers:
         assert workers is None
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "worth"),
+    [
+        (WORTH_PROCESSES, WORTH_BYTES, True),
+        (WORTH_PROCESSES - 1, WORTH_BYTES, False),
+        (WORTH_PROCESSES, WORTH_BYTES - 1, False),
+    ],
+)
+def test_many_bytes_and_processors_are_worth_a_pool(
+    tmp_path: Path, width: int, size: int, worth: bool
+) -> None:
+    with (tmp_path / "sparse.log").open("wb") as file:
+        file.truncate(size)  # takes no room
+    assert _worth(width, [str(tmp_path / "sparse.log")]) is worth
 
 
 @pytest.mark.parametrize(("engine", "scheduler"), [(Engine.dask, None), (Engine.auto, "tcp://h:1")])

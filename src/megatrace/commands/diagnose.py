@@ -67,7 +67,7 @@ def diagnose(
     verbose: Annotated[bool, typer.Option("--verbose", help="All evidence, inputs and gaps.")] = False,
     lang: Annotated[Language, typer.Option(help="Language of the text report.")] = Language.en,
     engine: Annotated[
-        Engine, typer.Option(help="Who reads call logs; auto takes processes from 512 MiB on.")
+        Engine, typer.Option(help="Who reads call logs; auto takes processes from 2 GiB and 4 CPUs on.")
     ] = Engine.auto,
     scheduler: Annotated[str | None, typer.Option(help="Of a Dask cluster, for --engine dask.")] = None,
 ) -> int:

@@ -26,8 +26,11 @@ from megatrace.readers.opening import reduce_files
 
 BATCH_BYTES = 64 << 20
 """Text per task: a tenth of a second and more of work, against a millisecond for handing it over."""
-WORTH_BYTES = 512 << 20
-"""Below this one process needs about a second, as long as a pool needs to start and import numpy."""
+WORTH_BYTES = 2 << 30
+"""A pool has to start, import numpy and hand its columns over: on 387 MB of plain text and two busy
+processors it made a diagnosis of 14 s one of 23 s."""
+WORTH_PROCESSES = 4
+"""With fewer, the processes take from the one that merges what they read."""
 MAX_PROCESSES = 8
 """Beyond this the process that merges is the slower side."""
 TRIES = 3
@@ -142,7 +145,7 @@ def reading(engine: Engine, scheduler: str | None, files: Sequence[str]) -> Iter
             yield workers
         return
     width = min(_processors(), MAX_PROCESSES, len(files))
-    if engine is Engine.none or (engine is Engine.auto and (width < 2 or _bytes(files) < WORTH_BYTES)):
+    if engine is Engine.none or (engine is Engine.auto and not _worth(width, files)):
         yield None
         return
     workers = Workers(lambda: pool(width), width)
@@ -176,6 +179,10 @@ def _dask(scheduler: str) -> Iterator[Workers]:
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def _worth(width: int, files: Sequence[str]) -> bool:
+    return width >= WORTH_PROCESSES and _bytes(files) >= WORTH_BYTES
 
 
 def _bytes(files: Sequence[str]) -> int:
