@@ -24,7 +24,8 @@ from megatrace.commands.engines import (
 from megatrace.commands.reduce import _make, _shard, reduce
 from megatrace.errors import CorruptTrace, TraceError, UsageError
 from megatrace.model.trace import Trace
-from megatrace.readers.opening import file_list, open_trace
+from megatrace.readers.calllog_reduced import packed, unpacked
+from megatrace.readers.opening import file_list, open_trace, reduce_files
 
 HASHES = (-1234567890123456789, 7777777777777777777, 42)
 T0 = 1755590104
@@ -97,6 +98,15 @@ def test_a_damaged_share_is_one_error(tmp_path: Path) -> None:
         except TraceError as error:
             refused += isinstance(error, CorruptTrace)
     assert refused > 40
+
+
+@pytest.mark.parametrize(("column", "value"), [("rank", -1), ("op", 200), ("group", 99), ("group", -99)])
+def test_a_share_with_an_impossible_call_is_refused(tmp_path: Path, column: str, value: int) -> None:
+    (log,) = reduce_files([(0, str(write_logs(tmp_path / "logs", ranks=1) / "rank_0.log"))])
+    assert len(unpacked(packed([log]), "share")) == 1
+    log.columns[column][5] = value
+    with pytest.raises(CorruptTrace, match="a call"):
+        unpacked(packed([log]), "share")
 
 
 @pytest.mark.parametrize("given", ["3", "3/3", "-1/3", "a/b", "1/", "/2"])

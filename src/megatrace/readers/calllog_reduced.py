@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatrace.errors import CorruptTrace
+from megatrace.model.events import Op
 from megatrace.readers.calllog_columns import ROW_DTYPES
 from megatrace.readers.calllog_line import Defect
 from megatrace.readers.calllog_notes import FileReport
@@ -127,6 +128,8 @@ def _log(told: Mapping[str, Any], columns: dict[str, NDArray[Any]]) -> ReducedLo
     group = columns["group"]
     if len(group) and not (-1 - len(partials) <= int(group.min()) and int(group.max()) < len(hashes)):
         raise ValueError("a call names a communicator that is not listed")
+    if len(group) and (int(columns["rank"].min()) < 0 or int(columns["op"].max()) > max(Op)):
+        raise ValueError("a call is of no rank or of no kind")
     report = FileReport(
         name=str(told["name"]),
         first_row=0,
