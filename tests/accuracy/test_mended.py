@@ -29,6 +29,7 @@ BY_CAUSE: dict[str, tuple[str, str]] = {
         "dead_node:tp1-pp4-dp4:105497",
         "text",
     ),
+    "calls whose members are not known stop on one node only": ("dead_node:tp2-pp2-dp4-ep2:115486", "text"),
     "of two that differ, the one that calls as other replicas do under that number is right": (
         "skipped_collective:tp2-pp2-cp2-dp2:98390",
         "ring",

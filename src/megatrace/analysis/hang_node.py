@@ -56,10 +56,19 @@ def dead_node(
             continue  # only a message in flight reaches beyond the node that died
         if len(here) < 2 or not _cut_at_once(graph, here, past, LOOSE):
             continue
+        if not graph.frontier.has_end and _most_of(here, first):
+            return node, here
         unheld = _unheld(graph, met, here, roots, past)
         if unheld > 1 and (unheld > 2 or _cut_at_once(graph, here, past)):
             return node, here
     return None
+
+
+def _most_of(here: tuple[int, ...], first: Sequence[Root]) -> bool:
+    """Whether three ends or more, one of them a rank by itself, are most of a node and nothing else."""
+    mine = {rank for root in first for rank in root.ranks}
+    alone = any(len(root.ranks) == 1 for root in first)
+    return alone and len(first) > 2 and mine <= set(here) and 2 * len(mine) > len(here)
 
 
 def aftermath(
