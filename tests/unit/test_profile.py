@@ -317,7 +317,26 @@ def test_ranks_that_share_no_call_have_no_common_path(tmp_path: Path) -> None:
         folder = tmp_path / str(rank)
         folder.mkdir()
         profiles.append(profiled(folder, [work(GEMM, 0, 9, 1)], distributedInfo={"rank": rank}))
-    assert profile(profiles).job_path is None
+    found = profile(profiles)
+    assert found.job_path is None
+    assert found.notes == (
+        "There is no critical path across ranks: the profiles do not say which ranks a communication joins.",
+    )
+    assert profile(profiles[:1]).notes == (), "of one rank nobody expects it"
+
+
+def test_a_rank_that_made_other_calls_is_named(tmp_path: Path) -> None:
+    profiles = []
+    for rank, times in ((0, 2), (1, 2), (2, 1)):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        kernels = [
+            work(ALL_REDUCE, 100 * nth, 100 * nth + 50, nth, **collective(1_000, 2 if rank < 2 else 3))
+            for nth in range(times)
+        ]
+        profiles.append(profiled(folder, kernels, distributedInfo={"rank": rank}))
+    (note,) = profile(profiles).notes
+    assert note.endswith("rank 2 shares no call with ranks 0, 1 that all made equally often.")
 
 
 def test_ranks_stand_beside_each_other(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from megatrace.analysis.profile_stacks import places
 from megatrace.model.events import Op
 from megatrace.model.profile import NONE, Collective, RankProfile
 from megatrace.model.profile_result import CriticalPath
+from megatrace.units import say_ranks
 
 ALL = -1
 """The rank of a path that is none's."""
@@ -39,14 +40,35 @@ def job_path(profiles: Sequence[RankProfile], found: Sequence[Sequence[Call]]) -
     if len(profiles) < 2:
         return None
     met = _meetings(found)
-    offsets = _offsets(len(profiles), met)
-    if offsets is None:
+    known = _offsets(met)
+    if len(known) < len(profiles):
         return None
+    offsets = [known[place] for place in range(len(profiles))]
     graphs = [path_graph(profile) for profile in profiles]
     joined = _joined(profiles, graphs, offsets, met)
     names = [name for profile in profiles for name in profile.names]
     lanes = [(lane.title, profile.rank) for profile in profiles for lane in profile.lanes]
     return described(joined, names, lanes, ALL, "everything recorded")
+
+
+def why_not(profiles: Sequence[RankProfile], found: Sequence[Sequence[Call]]) -> str | None:
+    """Why `job_path` finds none, in a sentence; None where it does, and of a single rank."""
+    if len(profiles) < 2:
+        return None
+    met = _meetings(found)
+    reached = set(_offsets(met))
+    if len(reached) == len(profiles):
+        return None
+    say = "There is no critical path across ranks: "
+    if not any(one.call.ranks for calls in found for one in calls):
+        return f"{say}the profiles do not say which ranks a communication joins."
+    alone = [profile.rank for place, profile in enumerate(profiles) if place not in reached]
+    if not met:
+        return f"{say}no call was recorded by several of them equally often, so their windows differ."
+    return (
+        f"{say}{say_ranks(alone)} {'shares' if len(alone) == 1 else 'share'} no call with "
+        f"{say_ranks([profiles[place].rank for place in sorted(reached)])} that all made equally often."
+    )
 
 
 def _meetings(found: Sequence[Sequence[Call]]) -> list[Meeting]:
@@ -77,8 +99,9 @@ def _kind(one: Call) -> tuple[Collective, int]:
     return replace(one.call, op=Op.SEND), one.rank if one.call.op is Op.SEND else other
 
 
-def _offsets(number: int, met: Sequence[Meeting]) -> list[int] | None:
-    """What each clock is ahead of the first one, ns; None where some cannot be compared."""
+def _offsets(met: Sequence[Meeting]) -> dict[int, int]:
+    """What each clock is ahead of the first one, ns, by place; without those that cannot be compared with
+    it."""
     apart: dict[tuple[int, int], list[int]] = {}
     for meeting in met:
         first = meeting[0]
@@ -92,7 +115,7 @@ def _offsets(number: int, met: Sequence[Meeting]) -> list[int] | None:
             if known == place and other not in offsets:
                 offsets[other] = offsets[place] + round(median(differences))
                 ready.append(other)
-    return [offsets[place] for place in range(number)] if len(offsets) == number else None
+    return offsets
 
 
 def _joined(

@@ -12,7 +12,7 @@ import numpy as np
 
 from megatrace.analysis import profile_overlap, profile_tables, profile_times
 from megatrace.analysis.profile_collectives import bubble, calls, collectives, machine_of
-from megatrace.analysis.profile_job_path import job_path
+from megatrace.analysis.profile_job_path import job_path, why_not
 from megatrace.analysis.profile_path import Window, critical_path, windows
 from megatrace.analysis.profile_queues import memory, queues
 from megatrace.model.profile import Activity, RankProfile, work_of
@@ -57,7 +57,7 @@ def profile(
         flame=profile_times.flame(host),
         graphs=sum(graph_launches(one) for one in profiles),
         world_size=max((one.world_size for one in profiles if one.world_size is not None), default=None),
-        notes=tuple(notes),
+        notes=tuple(filter(None, (*notes, why_not(profiles, communication)))),
     )
 
 
