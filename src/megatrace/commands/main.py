@@ -65,7 +65,7 @@ def group_help() -> str:
     lines += ["", "Commands (megatrace COMMAND --help tells more):"]
     lines += [f"  {verb.name:<{width}}  {verb.summary}" for verb in verbs]
     codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
-    lines += ["", f"Exit codes: {codes}"]
+    lines += [f"Exit codes: {codes}"]
     return "\n".join(_fold(line) for line in lines)
 
 
