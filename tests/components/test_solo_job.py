@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatrace.bot import solo_job
+from megatrace.bot.solo import job as solo_job
 from tests.components.test_gloo_training import python_with_torch
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("gloo")]

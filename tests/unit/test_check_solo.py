@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from megatrace.bot import solo_job
 from megatrace.bot.catalogue import select
 from megatrace.bot.inspecting import catalogue, inspect_recording
 from megatrace.bot.recorded_system import Recording
+from megatrace.bot.solo import job as solo_job
 from megatrace.bot.specimens.files import written
 from megatrace.bot.specimens.machine import machine
 from megatrace.model.check import CheckResult, Cost, Outcome
@@ -157,3 +157,8 @@ def test_the_program_says_that_there_is_no_pytorch(tmp_path: Path) -> None:
     code, steps = job(tmp_path, None)
     assert code == solo_job.MISSING
     assert steps[-1] == {"missing": "No module named 'torch'"}
+
+
+def test_the_program_has_no_neighbours_that_hide_the_standard_library() -> None:
+    here = {path.stem for path in Path(PROGRAM).parent.glob("*.py")}
+    assert here == {"__init__", "job"}

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from megatrace.bot import solo_job
 from megatrace.bot.checks import check
 from megatrace.bot.gpus import Gpu, gpus
 from megatrace.bot.kernel_log import kernel_facts
 from megatrace.bot.look import Look, Problem, Skipped, Unknown
+from megatrace.bot.solo import job as solo_job
 from megatrace.model.finding import Kind, Severity
 from megatrace.model.series import FactKind, LogFact
 from megatrace.model.system import Ran, Why
