@@ -24,10 +24,10 @@ import yaml
 
 from benchmarks import coverage_around, coverage_faults
 from benchmarks.measure import Goal, write_result
-from megatrace.bot import solo_job
 from megatrace.bot.catalogue import CheckInfo, select
 from megatrace.bot.counters import Counters
 from megatrace.bot.inspecting import catalogue, inspect_recording
+from megatrace.bot.solo import job as solo_job
 from megatrace.bot.specimens import faults, faults_gpu, faults_host, faults_network
 from megatrace.bot.specimens.files import written
 from megatrace.bot.specimens.machine import machine
