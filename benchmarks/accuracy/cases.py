@@ -19,7 +19,8 @@ from megatrace.errors import ConfigError, UsageError
 from megatrace.simulator import Scenario, Simulation, simulate, with_counterfactual
 
 SOURCES = ("ring", "text", "text-hash")
-BENCH_SEED = 1_000
+BENCH_SEED = 120_000
+"""Those of the figures that are recorded; who mends the analysis on their misses takes others."""
 TEST_SEED = 900_000
 ATTEMPTS = 20
 """Draws of a place for a fault before giving up: not every rank makes every call in every phase."""
